@@ -1,0 +1,1 @@
+"""What is known: typed, frozen, sourced descriptions of models, hardware, workloads and engines."""

@@ -1,0 +1,77 @@
+"""A GPU as the formulas see it: data-sheet numbers, and the few constants of its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """One kind of link. ``bandwidth`` is one GPU's, in one direction, as the data sheet has it [B/s]."""
+
+    name: str
+    bandwidth: float
+    gpus: int = 1
+    """GPUs that reach each other over it (72 in one NVL72 rack; 1 where it is the GPU's own)."""
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Constants of the kernel formulas, each measured, fitted or borrowed from the family (then ``assumed``).
+
+    Seconds, B/s, FLOP/s and plain numbers. See ``capplan.formulas.roofline`` for what each one does.
+    """
+
+    gemm_floor_seconds: float
+    gemm_stream_bandwidth: float
+    gemm_narrow_outputs: float
+    gemm_flops_bf16: float
+    gemm_flops_fp8: float
+    gemm_flops_fp4: float
+    attention_floor_seconds: float
+    attention_stream_bandwidth: float
+    attention_stream_bandwidth_fp8: float
+    mla_floor_seconds: float
+    mla_decode_flops: float
+    context_attention_floor_seconds: float
+    context_attention_flops: float
+    moe_floor_seconds: float
+    moe_stream_bandwidth: float
+    moe_flops_bf16: float
+    moe_flops_fp8: float
+    moe_flops_fp4: float
+    elementwise_floor_seconds: float
+    all_reduce_floor_seconds: float
+    all_reduce_floor_per_gpu_seconds: float
+    all_reduce_bandwidth: float
+    dispatch_floor_seconds: float
+    dispatch_bandwidth: float
+    internode_floor_seconds: float
+    internode_bandwidth: float
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One GPU kind and the node around it. All numbers in base units, for one GPU."""
+
+    name: str
+    vendor: str
+    architecture: str
+    hbm_bytes: float
+    """Bytes the driver reports, not the marketing figure."""
+    hbm_bandwidth: float
+    peak_flops: dict[str, float]
+    """Dense peak by arithmetic: ``bf16``, ``fp8``, ``fp4`` where the GPU has it."""
+    scale_up: Fabric
+    """NVLink, Infinity Fabric or PCIe: what tensor parallelism uses."""
+    nic: Fabric
+    """InfiniBand or RoCE, a GPU's share."""
+    pcie_bandwidth: float
+    gpus_per_node: int
+    kernels: Kernels
+    price_per_gpu_hour: float | None = None
+    aliases: tuple[str, ...] = ()
+    sources: dict[str, Any] = field(default_factory=dict, compare=False, hash=False)
+    """Dotted key of the card -> :class:`capplan.cards.number.Number`, every number of the card."""
+    file: str = field(default="", compare=False)

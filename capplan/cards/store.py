@@ -1,0 +1,87 @@
+"""Where cards are found: shipped with the wheel, or beside ``pyproject.toml`` in a working copy."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from capplan.errors import InputError, UnknownNameError
+
+MAX_CARD_BYTES = 4_000_000
+"""A card or config larger than this is refused before it is parsed."""
+
+
+@cache
+def card_root() -> Path:
+    """The folder that holds ``hardware/``, ``models/``, ``workloads/`` and ``engines/``."""
+    package = Path(__file__).resolve().parent.parent
+    if (shipped := package / "_cards").is_dir():
+        return shipped
+    if (package.parent / "pyproject.toml").is_file():
+        return package.parent
+    raise InputError("the card folders are missing from this installation; install capplan again")
+
+
+@cache
+def card_names(kind: str) -> tuple[str, ...]:
+    """Names of the shipped cards of a kind (``hardware``, ``models``, ``workloads``, ``engines``), sorted."""
+    return tuple(sorted(path.stem for path in (card_root() / kind).glob("*.json")))
+
+
+def find_card(kind: str, name_or_path: str, aliases: dict[str, str] | None = None) -> Path:
+    """The file of a card, by name (case does not matter), alias or path.
+
+    Raises
+    ------
+    UnknownNameError : neither a shipped name nor an existing file
+    """
+    name = name_or_path.lower()
+    name = (aliases or {}).get(name, name)
+    if name in card_names(kind):
+        return card_root() / kind / f"{name}.json"
+    path = Path(name_or_path)
+    try:
+        if path.exists():
+            return path
+    except (OSError, ValueError):
+        pass
+    raise UnknownNameError.among(name_or_path, [*card_names(kind), *(aliases or {})], f"{kind} card or file")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file, with hostile files refused in bounded time and memory.
+
+    Raises
+    ------
+    InputError : not readable, too large, not JSON, nested too deep, duplicate keys, or no object
+    """
+    try:
+        if path.stat().st_size > MAX_CARD_BYTES:
+            raise InputError(f"larger than {MAX_CARD_BYTES // 10**6} MB, which no card is", file=str(path))
+        data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_no_duplicates)
+    except InputError as error:
+        raise error.located(file=str(path)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read ({_reason(error)})", file=str(path)) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not valid JSON ({_reason(error)})", file=str(path)) from None
+    if not isinstance(data, dict):
+        raise InputError("must hold one JSON object", file=str(path))
+    return data
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in result:
+            raise InputError(f"key {name[:80]!r} occurs twice")
+        result[name] = value
+    return result
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return str(error).splitlines()[0][:120]

@@ -1,0 +1,52 @@
+"""The exceptions capplan raises. Every one carries a single line that a person can act on."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CapplanError(Exception):
+    """Base of every exception capplan raises on purpose."""
+
+
+class InputError(CapplanError, ValueError):
+    """Something the user gave cannot be used: the message names file, key, what is wrong and what is allowed.
+
+    Parameters
+    ----------
+    problem : what is wrong and what would be right, without a final period
+    key : dotted path of the offending key, if there is one
+    file : the file it came from, if there is one
+    """
+
+    def __init__(self, problem: str, *, key: str | None = None, file: str | None = None) -> None:
+        self.problem, self.key, self.file = problem, key, file
+        super().__init__(": ".join(part for part in (file, key, problem) if part))
+
+    def located(self, *, key: str | None = None, file: str | None = None) -> InputError:
+        """The same error with the place filled in where it was still unknown."""
+        return type(self)(self.problem, key=self.key or key, file=self.file or file)
+
+
+class UnknownNameError(InputError):
+    """A name nobody knows: a card, a key, a unit."""
+
+    @classmethod
+    def among(
+        cls, name: str, known: Iterable[str], what: str, *, key: str | None = None, file: str | None = None
+    ) -> UnknownNameError:
+        """The error for ``name`` that is none of ``known``; names the nearest one."""
+        names = sorted(known)
+        near = difflib.get_close_matches(name[:80].lower(), names, n=1, cutoff=0.5)
+        shown = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {shown}"
+        return cls(f"unknown {what} {name[:80]!r}; {hint}", key=key, file=file)
+
+
+class UnitError(InputError):
+    """A quantity with the wrong unit, without a needed unit, or that is no number at all."""
+
+
+class UnsupportedModelError(InputError):
+    """A model configuration with a field or layer kind that is not modelled; never approximated in silence."""

@@ -1,0 +1,1 @@
+"""From a scenario to pools: the search, the percentiles and the answer."""

@@ -1,0 +1,67 @@
+"""How one instance of a model is spread over GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from capplan.errors import InputError
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One instance: ``tp * pp * dp`` GPUs.
+
+    Parameters
+    ----------
+    tp : tensor parallelism inside one attention rank [GPUs]
+    pp : pipeline stages [GPUs]
+    dp : data-parallel attention ranks; each has its own KV pool, cap and queue [1]
+    ep : GPUs the routed experts are spread over; None means tp * dp where dp > 1, else 1 (experts split by TP) [GPUs]
+    dcp : decode context parallelism: ranks of a TP group that share one sequence's KV [GPUs]
+    redundant_experts : copies of busy experts beyond one of each, over the whole instance [experts]
+
+    Raises
+    ------
+    InputError : a size that is no positive integer, ep that does not divide the GPUs, dcp that does not divide tp
+    """
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int | None = None
+    dcp: int = 1
+    redundant_experts: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "pp", "dp", "dcp", "redundant_experts"):
+            _check(name, getattr(self, name), 0 if name == "redundant_experts" else 1)
+        if self.ep is not None:
+            _check("ep", self.ep, 1)
+            if (self.tp * self.dp) % self.ep:
+                raise InputError(f"{self.ep} does not divide tp * dp = {self.tp * self.dp}", key="layout.ep")
+        if self.tp % self.dcp:
+            raise InputError(f"{self.dcp} does not divide tp = {self.tp}", key="layout.dcp")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the instance."""
+        return self.tp * self.pp * self.dp
+
+    def expert_parallel(self, *, mixture: bool) -> int:
+        """GPUs the experts are spread over; the rule for ``ep=None`` applied."""
+        if self.ep is not None:
+            return self.ep
+        return self.tp * self.dp if mixture and self.dp > 1 else 1
+
+    def __str__(self) -> str:
+        parts = [f"TP{self.tp}"]
+        parts += [f"PP{self.pp}"] if self.pp > 1 else []
+        parts += [f"DP{self.dp}"] if self.dp > 1 else []
+        parts += [f"EP{self.ep or self.tp * self.dp}"] if self.ep or self.dp > 1 else []
+        parts += [f"DCP{self.dcp}"] if self.dcp > 1 else []
+        return " ".join(parts)
+
+
+def _check(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 100_000:
+        raise InputError(f"{value!r} must be a whole number, {least} or more", key=f"layout.{name}")
