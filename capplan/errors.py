@@ -49,4 +49,4 @@ class UnitError(InputError):
 
 
 class UnsupportedModelError(InputError):
-    """A model configuration with a field or layer kind that is not modelled; never approximated in silence."""
+    """A model configuration with a field or layer kind that is not modelled."""
