@@ -10,14 +10,14 @@ from pydantic import BaseModel, ValidationError
 from capplan.errors import InputError, UnknownNameError
 
 
-def one_line(error: ValidationError, file: str | None, schema: type[BaseModel]) -> InputError:
+def one_line(error: ValidationError, file: str | None = None, schema: type[BaseModel] | None = None) -> InputError:
     """The first problem of a validation as one line: file, key, what is wrong, what is allowed.
 
     Parameters
     ----------
     error : what pydantic raised
     file : the file that was read, if there is one
-    schema : the pydantic class that was validated: an unknown key gets the nearest known one as a hint
+    schema : the pydantic class that was validated; with it, an unknown key gets the nearest known one as a hint
 
     Returns
     -------
@@ -25,7 +25,9 @@ def one_line(error: ValidationError, file: str | None, schema: type[BaseModel]) 
     """
     first = error.errors(include_url=False, include_context=False)[0]
     key = ".".join(str(part)[:80] for part in first["loc"]) or None
-    if first["type"] == "extra_forbidden":
+    if first["type"] == "extra_forbidden" and schema is None:
+        return InputError("unknown key; correct its spelling or remove it", key=key, file=file)
+    if first["type"] == "extra_forbidden" and schema is not None:
         name = str(first["loc"][-1])
         known = _known_keys(schema, first["loc"][:-1])
         return UnknownNameError.among(name, known, "key", key=key, file=file)
