@@ -61,7 +61,7 @@ class Hardware:
     hbm_bytes: float
     """Bytes the driver reports, not the marketing figure."""
     hbm_bandwidth: float
-    peak_flops: dict[str, float]
+    peak_flops: dict[str, float] = field(hash=False)
     """Dense peak by arithmetic: ``bf16``, ``fp8``, ``fp4`` where the GPU has it."""
     scale_up: Fabric
     """NVLink, Infinity Fabric or PCIe: what tensor parallelism uses."""
@@ -72,6 +72,6 @@ class Hardware:
     kernels: Kernels
     price_per_gpu_hour: float | None = None
     aliases: tuple[str, ...] = ()
-    sources: dict[str, Any] = field(default_factory=dict, compare=False, hash=False)
+    sources: dict[str, Any] = field(default_factory=dict, compare=False, hash=False, repr=False)
     """Dotted key of the card -> :class:`capplan.cards.number.Number`, every number of the card."""
     file: str = field(default="", compare=False)
