@@ -1,0 +1,117 @@
+"""``capplan models | hardware | workloads | engines [show NAME]``: cards with the source of every number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from capplan.cli.output import Format, FormatOption, JsonFlag, emit
+
+KINDS = {
+    "models": "Model cards.",
+    "hardware": "Hardware cards.",
+    "workloads": "Workload cards.",
+    "engines": "Engine cards.",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add one command group a kind of card."""
+    for kind, text in KINDS.items():
+        group = typer.Typer(help=text, rich_markup_mode=None, invoke_without_command=True)
+        group.callback()(_lister(kind))
+        group.command("show")(_shower(kind))
+        if kind == "models":
+            group.command("import")(import_model)
+        app.add_typer(group, name=kind)
+
+
+def _lister(kind: str) -> Callable[..., None]:
+    def list_cards(context: typer.Context, json_: JsonFlag = False, shape: FormatOption = Format.table) -> None:
+        if context.invoked_subcommand is None:
+            from capplan.cards.store import card_names
+
+            names = card_names(kind)
+            emit([{"name": name} for name in names], [[name] for name in names], [kind], json_flag=json_, shape=shape)
+
+    list_cards.__doc__ = f"List the {kind} shipped with capplan."
+    return list_cards
+
+
+def _shower(kind: str) -> Callable[..., None]:
+    def show(
+        name: Annotated[str, typer.Argument(help="Name of a card, or a file.")],
+        json_: JsonFlag = False,
+        shape: FormatOption = Format.table,
+    ) -> None:
+        record, numbers = _load(kind, name)
+        rows = [[key, str(value), "", "", ""] for key, value in record.items()]
+        rows += [[key, f"{n.value:,.10g}", n.unit, n.kind, n.source] for key, n in numbers.items()]
+        data = record | {"numbers": {key: number.model_dump() for key, number in numbers.items()}}
+        emit(data, rows, ["key", "value", "unit", "kind", "source"], json_flag=json_, shape=shape)
+
+    show.__doc__ = f"Print one of the {kind}: every number with its unit, kind and source."
+    return show
+
+
+def _load(kind: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    if kind == "models":
+        return _model(name)
+    if kind == "hardware":
+        from capplan.cards.hardware_card import load_hardware
+
+        hardware = load_hardware(name)
+        return {"name": hardware.name, "vendor": hardware.vendor, "file": hardware.file}, hardware.sources
+    if kind == "engines":
+        from capplan.cards.engine_card import load_engine
+
+        engine = load_engine(name)
+        return {"name": engine.name, "version": engine.version, "file": engine.file}, engine.sources
+    from capplan.cards.workload_card import load_workload
+
+    workload = load_workload(name)
+    return workload.summary(), workload.sources
+
+
+def _model(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    from capplan.cards.kv import attention_summary, kv_bytes_per_token
+    from capplan.cards.model_card import load_model
+
+    model = load_model(name)
+    record: dict[str, Any] = {
+        "name": model.name,
+        "parameters_total": model.parameters_total,
+        "parameters_active (no input embedding)": model.parameters_active,
+        **{f"parameters: {part}": count for part, count in model.parameters_by_part.items()},
+        "weight_bytes": model.weight_bytes(),
+        "attention": attention_summary(model),
+        "kv_bytes_per_token": kv_bytes_per_token(model, model.kv_dtype),
+        "flops_per_token at context 8192": model.flops_per_token(8192),
+        "fields read": ", ".join(model.fields_read),
+        "fields not read": ", ".join(model.fields_unread),
+    }
+    return record, model.sources
+
+
+def import_model(
+    config: Annotated[str, typer.Argument(help="A Hugging Face config.json, or the folder that holds one.")],
+    name: Annotated[str | None, typer.Option("--name", help="Name of the card.")] = None,
+    output: Annotated[str | None, typer.Option("--output", help="File to write; stdout if not given.")] = None,
+) -> None:
+    """Turn a config.json into a model card, or say which field is not understood."""
+    from capplan.cards.model_card import card_json, import_card
+
+    text = card_json(import_card(config, name))
+    if output is None:
+        typer.echo(text)
+        return
+    from pathlib import Path
+
+    from capplan.errors import InputError
+
+    try:
+        Path(output).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be written ({error.strerror})", file=output) from None

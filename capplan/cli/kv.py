@@ -1,0 +1,76 @@
+"""``capplan kv``: KV cache of one sequence, models side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from capplan.cli import options as o
+from capplan.cli.output import ExplainFlag, Format, FormatOption, JsonFlag, emit
+
+
+def kv(
+    models: Annotated[list[str], typer.Argument(help="Model cards or config.json files.")],
+    context: Annotated[str, typer.Option("--context", help="Cached tokens of the sequence.")] = "8k",
+    kv_dtype: o.KvDtypeOption = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="Also say how many sequences fit.")] = None,
+    tp: o.TpOption = 1,
+    dp: o.DpOption = 1,
+    engine: o.EngineOption = "vllm",
+    explain: ExplainFlag = False,
+    json_: JsonFlag = False,
+    shape: FormatOption = Format.table,
+) -> None:
+    """KV-cache bytes of one sequence, whole model, unsharded."""
+    length = o.tokens(context, "--context", positive=False)
+    records = [_record(name, length, kv_dtype, explain) for name in models]
+    if gpu is not None:
+        for record in records:
+            record["max_sequences"] = _max_sequences(record["model"], gpu, tp, dp, engine, length, kv_dtype)
+    rows = [_row(record) for record in records]
+    header = ["model", "attention", "KV dtype", "KV bytes/token", f"KV at {length:,} tokens"]
+    header += [f"sequences on {gpu} TP{tp} DP{dp}"] if gpu else []
+    emit(records[0] if len(records) == 1 else records, rows, header, json_flag=json_, shape=shape)
+
+
+def _record(name: str, length: float, kv_dtype: str | None, explain: bool) -> dict[str, Any]:
+    from capplan.cards.kv import attention_summary, kv_bytes, kv_bytes_per_token
+    from capplan.cards.model_card import load_model
+
+    model = load_model(name)
+    dtype = kv_dtype or model.kv_dtype
+    if explain:
+        from capplan.tracing.explain import explain_kv
+
+        typer.echo(explain_kv(model, length, dtype), err=True)
+    return {
+        "model": name,
+        "attention": attention_summary(model),
+        "kv_dtype": dtype,
+        "context_tokens": length,
+        "kv_bytes_per_token": kv_bytes_per_token(model, dtype),
+        "kv_bytes": kv_bytes(model, length, dtype),
+    }
+
+
+def _row(record: dict[str, Any]) -> list[str]:
+    from capplan.quantities.units import format_bytes
+
+    cells = [record["model"], record["attention"], record["kv_dtype"]]
+    cells += [f"{record['kv_bytes_per_token']:,.0f}", format_bytes(record["kv_bytes"])]
+    return cells + ([f"{record['max_sequences']:,.0f}"] if "max_sequences" in record else [])
+
+
+def _max_sequences(
+    name: str, gpu: str, tp: int, dp: int, engine: str, length: float, kv_dtype: str | None
+) -> float:
+    from capplan.cards.hardware_card import load_hardware
+    from capplan.cards.model_card import load_model
+    from capplan.serving.memory import memory
+
+    budget = memory(load_model(name), load_hardware(gpu), o.layout_of(tp, 1, dp, None, 1), engine, kv_dtype=kv_dtype)
+    return budget.instance.max_sequences(length)
+
+
+register = o.register_all(("kv", kv))

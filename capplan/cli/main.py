@@ -1,0 +1,49 @@
+"""The ``capplan`` command: one module a command, loaded when it is used."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import typer
+
+from capplan.cli import cards, explain, fit, kv, plan, prefill, step
+from capplan.errors import InputError
+
+EXIT_BAD_INPUT = 2
+
+app = typer.Typer(
+    name="capplan",
+    help="Capacity planning for LLM inference: closed forms with P99s.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for module in (kv, fit, step, prefill, plan, explain, cards):
+    module.register(app)
+
+
+def run(arguments: list[str] | None = None) -> None:
+    """Entry point of the console script: errors become one line on stderr and the right exit code."""
+    sys.exit(main(sys.argv[1:] if arguments is None else arguments))
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command line and return its exit code: 0 fine, 2 bad input, 3 infeasible or does not fit."""
+    try:
+        result = app(args=arguments, prog_name="capplan", standalone_mode=False)
+    except InputError as error:
+        return _complain(str(error))
+    except click.ClickException as error:
+        return _complain(error.format_message())
+    except (click.Abort, KeyboardInterrupt):
+        return _complain("stopped")
+    except BrokenPipeError:
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def _complain(problem: str) -> int:
+    typer.echo("capplan: " + " ".join(problem.split()), err=True)
+    return EXIT_BAD_INPUT

@@ -1,0 +1,112 @@
+"""How an answer leaves: table, JSON, CSV or Markdown on stdout; prose on stderr."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+
+class Format(str, Enum):
+    """Shapes an answer can take."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+    md = "md"
+
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, the same as --format json.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Shape of the answer.")]
+ExplainFlag = Annotated[bool, typer.Option("--explain", help="Print the chain of formulas behind the answer.")]
+
+
+def emit(
+    data: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    rows: Sequence[Sequence[str]],
+    header: Sequence[str],
+    *,
+    json_flag: bool,
+    shape: Format,
+) -> None:
+    """Print one answer.
+
+    Parameters
+    ----------
+    data : what JSON (and CSV) carry: keys with units, plain numbers
+    rows, header : what a person reads, already formatted
+    """
+    if json_flag or shape is Format.json:
+        typer.echo(json.dumps(jsonable(data), indent=2, allow_nan=False))
+    elif shape is Format.csv:
+        _emit_csv(data)
+    elif shape is Format.md:
+        typer.echo(_markdown(rows, header))
+    else:
+        typer.echo(_columns(rows, header))
+
+
+def note(text: str) -> None:
+    """Prose that is not part of the answer: to stderr."""
+    typer.echo(text, err=True)
+
+
+def jsonable(value: Any) -> Any:
+    """The value with NumPy numbers, mappings and non-finite floats made fit for JSON (infinity becomes null)."""
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
+    if hasattr(value, "tolist"):
+        return jsonable(value.tolist())
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    return value
+
+
+def _emit_csv(data: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    records = [data] if isinstance(data, Mapping) else list(data)
+    flat = [_flatten(jsonable(record)) for record in records]
+    names = list(dict.fromkeys(name for record in flat for name in record))
+    writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _inert(value) for name, value in record.items()} for record in flat)
+
+
+def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, list):
+        items = ((str(index), item) for index, item in enumerate(value))  # type: ignore[assignment]
+    else:
+        return {prefix: value}
+    flat: dict[str, Any] = {}
+    for key, item in items:
+        flat.update(_flatten(item, f"{prefix}.{key}" if prefix else str(key)))
+    return flat
+
+
+def _inert(value: Any) -> Any:
+    """Text that a spreadsheet would run as a formula gets a leading apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def _columns(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
+    table = [header, *rows] if header else list(rows)
+    widths = [max(len(row[i]) for row in table if i < len(row)) for i in range(max(map(len, table)))]
+    return "\n".join("  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip() for row in table)
+
+
+def _markdown(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
+    width = max(map(len, [header, *rows]))
+    names = [*header, *[""] * (width - len(header))]
+    lines = [names, ["---"] * width, *[[*row, *[""] * (width - len(row))] for row in rows]]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

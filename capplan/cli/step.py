@@ -1,0 +1,85 @@
+"""``capplan step``: one decode step, its parts, the bytes on each link and what limits it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from capplan.cli import options as o
+from capplan.cli.output import ExplainFlag, Format, FormatOption, JsonFlag, emit, note
+from capplan.errors import InputError
+
+if TYPE_CHECKING:
+    from capplan.quantities.chain import Chain
+    from capplan.serving.step import StepTime
+
+
+def step(
+    model: Annotated[str, typer.Argument(help="Model card or config.json.")],
+    gpu: o.GpuOption,
+    batch: Annotated[int, typer.Option("--batch", help="Sequences of the whole instance.")] = 1,
+    context: Annotated[str, typer.Option("--context", help="Cached tokens a sequence.")] = "8k",
+    tp: o.TpOption = 1,
+    pp: o.PpOption = 1,
+    dp: o.DpOption = 1,
+    ep: o.EpOption = None,
+    dcp: o.DcpOption = 1,
+    redundant_experts: o.RedundantOption = 0,
+    engine: o.EngineOption = "none",
+    weight_dtype: o.WeightDtypeOption = None,
+    kv_dtype: o.KvDtypeOption = None,
+    overlap: o.OverlapFlag = False,
+    mtp: o.MtpOption = 0,
+    acceptance: o.AcceptanceOption = None,
+    skew: o.SkewOption = 1.0,
+    settings: o.SetOption = None,
+    explain: ExplainFlag = False,
+    json_: JsonFlag = False,
+    shape: FormatOption = Format.table,
+) -> None:
+    """Time of one decode step of the whole instance (bare kernels unless an engine is named)."""
+    from capplan.cards.hardware_card import load_hardware
+    from capplan.cards.model_card import load_model
+    from capplan.serving.step import decode_step
+
+    if batch < 1:
+        raise InputError(f"{batch} must be 1 or more", key="--batch")
+    length = o.tokens(context, "--context", positive=False)
+    chain = o.chain_of(settings, record=True)
+    layout = o.layout_of(tp, pp, dp, ep, dcp, redundant_experts)
+    kwargs: dict[str, Any] = {"weight_dtype": weight_dtype, "kv_dtype": kv_dtype, "engine": engine, "overlap": overlap}
+    kwargs |= {"mtp": mtp, "acceptance": acceptance, "skew": skew, "chain": chain}
+    result = decode_step(load_model(model), load_hardware(gpu), layout, batch, length, **kwargs)
+    rate = batch * result.tokens_per_step / result.seconds / layout.gpus
+    show(result, rate, "tokens/s/GPU", chain, explain=explain, json_flag=json_, shape=shape)
+
+
+def show(
+    result: StepTime, rate: float, rate_name: str, chain: Chain, *, explain: bool, json_flag: bool, shape: Format
+) -> None:
+    """Print a step or a prefill."""
+    from capplan.quantities.units import format_bytes, format_seconds
+
+    if explain:
+        from capplan.tracing.explain import render
+
+        typer.echo(render(chain) + "\n")
+    data = {
+        "seconds": result.seconds,
+        "parts": result.parts,
+        "limit": result.limit,
+        "links": result.links,
+        "tokens_per_second_per_gpu": rate,
+    }
+    rows = [["time", format_seconds(result.seconds), ""], ["limited by", result.limit, ""]]
+    rows += [[rate_name, f"{rate:,.4g}", ""]]
+    total = sum(result.parts.values())
+    rows += [[name, format_seconds(value), f"{value / total:.1%}"] for name, value in result.parts.items() if value > 0]
+    rows += [[f"{link} bytes", format_bytes(size), ""] for link, size in result.links.items() if size > 0]
+    emit(data, rows, ["quantity", "value", "share"], json_flag=json_flag, shape=shape)
+    for assumption in chain.assumptions():
+        note(f"assumed: {assumption}")
+
+
+register = o.register_all(("step", step))
