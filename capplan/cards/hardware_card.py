@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from capplan.cards.card_numbers import card_aliases, in_base_units, numbers_of, whole
 from capplan.cards.hardware import Fabric, Hardware, Kernels
 from capplan.cards.number import Number
-from capplan.cards.store import card_names, card_root, find_card, read_json
+from capplan.cards.store import card_names, find_card, read_json
 from capplan.cards.validation import one_line
-from capplan.errors import InputError, UnitError
+from capplan.errors import InputError
 from capplan.quantities import units
 
 SCHEMA = "capplan.hardware/1"
@@ -101,21 +102,14 @@ def load_hardware(name_or_path: str | Path) -> Hardware:
     150109880320.0
     """
     text = str(name_or_path)
-    return _load(find_card("hardware", text) if _is_plain_name(text) else find_card("hardware", text, _aliases()))
+    return _load(
+        find_card("hardware", text) if _is_plain_name(text) else find_card("hardware", text, card_aliases("hardware"))
+    )
 
 
 def _is_plain_name(text: str) -> bool:
     """A shipped card name needs no look into the other cards for aliases."""
     return text.lower() in card_names("hardware")
-
-
-@cache
-def _aliases() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in card_names("hardware"):
-        for alias in read_json(card_root() / "hardware" / f"{name}.json").get("aliases", []):
-            found[alias] = name
-    return found
 
 
 def _load(path: Path) -> Hardware:
@@ -168,56 +162,3 @@ def _kernels(card: BaseModel) -> Kernels:
     return Kernels(
         **{name: in_base_units(number, _kernel_unit(name), f"kernels.{name}", least=0.0) for name, number in given}
     )
-
-
-def in_base_units(number: Number, known: Mapping[str, float], key: str, *, least: float | None = None) -> float:
-    """The value of a card number in base units.
-
-    Parameters
-    ----------
-    number : as written on the card
-    known : units that fit, each with its factor
-    key : dotted place on the card, for the error
-    least : smallest value allowed; None asks for more than zero
-
-    Raises
-    ------
-    UnitError : a unit of another kind, or a value out of range
-    """
-    if number.unit not in known:
-        allowed = ", ".join(unit for unit in known if unit)
-        raise UnitError(f"unit {number.unit!r} does not fit; allowed: {allowed}", key=f"{key}.unit")
-    value = number.value * known[number.unit]
-    if value > 1e30 or (value <= 0 if least is None else value < least):
-        bound = "above zero" if least is None else f"{least:g} or more"
-        raise UnitError(f"{number.value:g} must be {bound} (and finite)", key=f"{key}.value")
-    return value
-
-
-def whole(number: Number, key: str) -> int:
-    """A count on a card.
-
-    Raises
-    ------
-    UnitError : not a whole number, 1 or more, or a unit other than ``1``
-    """
-    value = in_base_units(number, {"1": 1.0}, key)
-    if value != int(value):
-        raise UnitError(f"{value:g} must be a whole number", key=f"{key}.value")
-    return int(value)
-
-
-def numbers_of(card: BaseModel, prefix: str = "") -> Iterator[tuple[str, Number]]:
-    """Every number of a card under its dotted key, so that value, unit, source and kind all arrive."""
-    for name, entry in card:
-        yield from _numbers_in(entry, prefix + name)
-
-
-def _numbers_in(entry: object, key: str) -> Iterator[tuple[str, Number]]:
-    if isinstance(entry, Number):
-        yield key, entry
-    elif isinstance(entry, BaseModel):
-        yield from numbers_of(entry, f"{key}.")
-    elif isinstance(entry, dict):
-        for name, part in entry.items():
-            yield from _numbers_in(part, f"{key}.{name}")
