@@ -49,6 +49,13 @@ class Kernels:
     dispatch_bandwidth: float
     internode_floor_seconds: float
     internode_bandwidth: float
+    attention_ramp_tokens: float = 0.0
+    context_attention_ramp_tokens: float = 0.0
+    moe_narrow_outputs: float = 0.0
+    moe_padding_rows: float = 0.0
+    all_reduce_two_step_floor_seconds: float = 0.0
+    sustained_share: float = 1.0
+    """Arithmetic rate of a long run under the power limit over that of a short one; 1 where nobody measured it."""
 
 
 @dataclass(frozen=True)
