@@ -1,0 +1,102 @@
+"""Special functions on NumPy arrays: the gamma law, evaluated by quadrature where arrays make loops slow."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.formulas.special import LARGE_SHAPE
+
+FloatArray = NDArray[np.float64]
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
+_NODES, _WEIGHTS = 0.5 * (_NODES + 1.0), 0.5 * _WEIGHTS
+_REACH = 8.0  # standard deviations of the cube root that a tail integral covers
+_SMALL_SHAPE = 2.0  # below it the lower tail is singular at zero and the series is used
+_SERIES_TERMS = 48
+
+
+def log_gamma(values: FloatArray) -> FloatArray:
+    """Logarithm of the gamma function, elementwise."""
+    return np.array([math.lgamma(value) for value in values.ravel().tolist()]).reshape(values.shape)
+
+
+def normal_cdf_array(z: FloatArray) -> FloatArray:
+    """Standard normal probabilities, elementwise."""
+    scale = -1.0 / math.sqrt(2.0)
+    return np.array([0.5 * math.erfc(scale * value) for value in z.ravel().tolist()]).reshape(z.shape)
+
+
+class GammaLaws:
+    r"""Gamma laws of scale 1 with many shapes at once, prepared for repeated evaluation.
+
+    In :math:`u = x^{1/3}` a gamma law is nearly normal (Wilson and Hilferty), so 24 Gauss-Legendre points over eight
+    standard deviations of the smaller tail give 1e-9; a series serves shapes below 2 near zero, the normal law with
+    one Edgeworth term shapes above a million.
+
+    Parameters
+    ----------
+    shapes : shape of each law, above 0 [1]
+    """
+
+    def __init__(self, shapes: Any) -> None:
+        self.shapes: FloatArray = np.asarray(shapes, dtype=float)
+        self.log_gamma = log_gamma(self.shapes)
+        self._centre = np.cbrt(self.shapes) * np.maximum(0.0, 1.0 - 1.0 / (9.0 * self.shapes))
+        self._width = self.shapes ** (-1.0 / 6.0) / 3.0
+        self._any_large = bool((self.shapes > LARGE_SHAPE).any())
+        self._any_small = bool((self.shapes < _SMALL_SHAPE).any())
+
+    def pdf(self, x: FloatArray) -> FloatArray:
+        """Density of each law at its own ``x``."""
+        safe = np.maximum(x, 1e-300)
+        exponent = (self.shapes - 1.0) * np.log(safe) - safe - self.log_gamma
+        return np.where(x > 0.0, np.exp(np.minimum(exponent, 700.0)), 0.0)
+
+    def cdf(self, x: FloatArray) -> FloatArray:
+        """Cumulative probability of each law at its own ``x``."""
+        root = np.cbrt(np.maximum(x, 0.0))
+        upper = root > self._centre
+        value = np.where(upper, 1.0 - self._tail(root, upper), self._tail(root, upper))
+        if self._any_small:
+            value = self._with_series(value, x, upper)
+        if self._any_large:
+            value = self._with_normal(value, x)
+        return np.clip(value, 0.0, 1.0)
+
+    def _tail(self, root: FloatArray, upper: Any) -> FloatArray:
+        """Mass beyond ``root`` on the smaller side."""
+        reach = _REACH * self._width
+        end = np.where(upper, root + reach, np.maximum(root - reach, 0.0))
+        length = end - root
+        u = root[..., None] + length[..., None] * _NODES
+        log_density = (3.0 * self.shapes - 1.0)[..., None] * np.log(np.maximum(u, 1e-300)) - u * u * u
+        density = np.exp(np.minimum(log_density - self.log_gamma[..., None], 700.0))
+        mass: FloatArray = 3.0 * np.abs(length) * (density @ _WEIGHTS)
+        return mass
+
+    def _with_series(self, value: FloatArray, x: FloatArray, upper: Any) -> FloatArray:
+        use = (self.shapes < _SMALL_SHAPE) & ~upper
+        if not use.any():
+            return value
+        shape, at = self.shapes[use], np.maximum(x[use], 0.0)
+        term = 1.0 / shape
+        total = term.copy()
+        for n in range(1, _SERIES_TERMS):
+            term = term * at / (shape + n)
+            total += term
+        value = value.copy()
+        value[use] = total * np.exp(shape * np.log(np.maximum(at, 1e-300)) - at - self.log_gamma[use])
+        return value
+
+    def _with_normal(self, value: FloatArray, x: FloatArray) -> FloatArray:
+        use = self.shapes > LARGE_SHAPE
+        root = np.sqrt(self.shapes[use])
+        z = (x[use] - self.shapes[use]) / root
+        density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+        value = value.copy()
+        value[use] = normal_cdf_array(z) - density * (2.0 / root) * (z * z - 1.0) / 6.0
+        return value
