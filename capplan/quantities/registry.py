@@ -9,6 +9,7 @@ from typing import Any
 from capplan.errors import UnknownNameError
 from capplan.quantities import (
     memory_quantities,
+    model_quantities,
     pools_quantities,
     prefill_quantities,
     step_quantities,
@@ -21,7 +22,14 @@ from capplan.quantities.quantity import Quantity
 @cache
 def all_quantities() -> dict[str, Quantity]:
     """Name to quantity, for every quantity capplan knows."""
-    topics = (memory_quantities, step_quantities, prefill_quantities, tails_quantities, pools_quantities)
+    topics = (
+        model_quantities,
+        memory_quantities,
+        step_quantities,
+        prefill_quantities,
+        tails_quantities,
+        pools_quantities,
+    )
     return {quantity.name: quantity for topic in topics for quantity in topic.QUANTITIES}
 
 

@@ -1,0 +1,246 @@
+"""A model card from a Hugging Face ``config.json``.
+
+Every field is either read, known to be harmless, or stops the import: a number from a config that was only half
+understood would look as good as a right one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from capplan.cards.hf_families import FAMILIES, Family
+from capplan.cards.hf_fields import WRAPPER_HARMLESS, ConfigFields
+from capplan.cards.hf_quantization import ModulePatterns, Quantization, read_quantization
+from capplan.cards.model_card import (
+    DenseCard,
+    GqaCard,
+    LayerCard,
+    MixtureCard,
+    MlaCard,
+    ModelCard,
+    MtpCard,
+    ProvenanceCard,
+    card_json,
+)
+from capplan.cards.number import Number
+from capplan.cards.store import read_json
+from capplan.cards.validation import one_line
+from capplan.errors import InputError, UnsupportedModelError
+
+SIDE_CAR = "hf_quant_config.json"
+MAX_LAYERS = 10_000
+
+
+class LayerKind(NamedTuple):
+    """What tells one layer from another: window, mixture or dense, and the formats of its parts."""
+
+    window: Number | None
+    mixture: bool
+    attention_format: str
+    feed_forward_format: str
+    shared_format: str
+
+
+def import_config(
+    data: dict[str, Any],
+    *,
+    name: str = "model",
+    file: str = "config.json",
+    side_car: dict[str, Any] | None = None,
+    repository: str | None = None,
+    **provenance: Any,
+) -> ModelCard:
+    """The card of the model a ``config.json`` describes.
+
+    Parameters
+    ----------
+    data : the parsed file; the text part may sit in ``text_config``
+    name : name of the card
+    file : named in errors and in the card
+    side_car : the parsed ``hf_quant_config.json``, where there is one
+    repository, provenance : what the card says about the origin (``url``, ``commit``, ``notes``, ``aliases``)
+
+    Returns
+    -------
+    card : every number with the field it came from
+
+    Raises
+    ------
+    UnsupportedModelError : a model type, an architecture or a field that is not modelled; names field, value, effect
+    InputError : a field missing or out of range
+    """
+    text = _text_fields(data, file)
+    family = _family(text)
+    quantization = read_quantization(text, side_car, f"{Path(file).parent / SIDE_CAR}")
+    try:
+        parts = _parts(text, family, quantization)
+        unread = text.refuse_unknown()
+        _refuse_unmatched(text, quantization.excluded)
+        aliases = list(provenance.pop("aliases", []))
+        read = sorted(text.prefix + field for field in text.read)
+        origin = ProvenanceCard(
+            repository=repository,
+            file=Path(file).name,
+            model_type=str(text.data["model_type"]),
+            fields_read=read,
+            fields_unread=sorted([*unread, *_wrapper_unread(data, text)]),
+            fields_assumed=text.assumed,
+            **provenance,
+        )
+        return ModelCard(schema="capplan.model/1", name=_card_name(name), aliases=aliases, provenance=origin, **parts)
+    except ValidationError as error:
+        raise one_line(error, file, ModelCard) from None
+
+
+def import_file(file: Path, data: dict[str, Any] | None = None, **origin: Any) -> ModelCard:
+    """The card of a ``config.json`` with the side-car file that lies beside it; see :func:`import_config`."""
+    side_car = file.parent / SIDE_CAR
+    quantization = read_json(side_car) if file.name == "config.json" and side_car.is_file() else None
+    if quantization is None and (named := file.with_suffix(f".{SIDE_CAR}")).is_file():
+        quantization = read_json(named)
+    origin.setdefault("name", file.parent.name or "model" if file.name == "config.json" else file.stem)
+    return import_config(data if data is not None else read_json(file), file=str(file), side_car=quantization, **origin)
+
+
+def write_card(config: Path, card_file: Path, **origin: Any) -> ModelCard:
+    """Import a ``config.json`` and write its card; ``origin`` as for :func:`import_config`."""
+    card = import_file(config, **origin)
+    card_file.write_text(card_json(card), encoding="utf-8")
+    return card
+
+
+def _card_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-")[:100] or "model"
+
+
+def _text_fields(data: dict[str, Any], file: str) -> ConfigFields:
+    """The fields of the text model, with what a wrapper says about it taken along."""
+    inner = data.get("text_config")
+    if inner is None:
+        return ConfigFields(data, file)
+    if not isinstance(inner, dict):
+        raise InputError("must be a table", key="text_config", file=file)
+    merged = dict(inner)
+    outer = ConfigFields(data, file)
+    for name in ("tie_word_embeddings", "quantization_config", "dtype", "torch_dtype"):
+        if not outer.has(name):
+            continue
+        if merged.get(name) is not None and merged[name] != data[name]:
+            raise outer.error(name, f"{str(data[name])[:40]} differs from the one in text_config")
+        merged[name] = data[name]
+    merged.pop("architectures", None)
+    return ConfigFields(merged, file, "text_config.")
+
+
+def _wrapper_unread(data: dict[str, Any], text: ConfigFields) -> list[str]:
+    """Fields of a multimodal wrapper that do not concern its text model; refuses one that might."""
+    if not text.prefix:
+        return []
+    outer = ConfigFields({k: v for k, v in data.items() if not k.startswith(WRAPPER_HARMLESS)}, text.file)
+    outer.ignore("text_config", "tie_word_embeddings", "quantization_config", "dtype", "torch_dtype", "vocab_size")
+    outer.refuse_unknown()
+    return sorted(set(data) - {"text_config"} - text.read)
+
+
+def _family(text: ConfigFields) -> Family:
+    name = text.value("model_type")
+    if not isinstance(name, str):
+        raise text.error("model_type", "is missing: it says how the other fields are to be read")
+    if name not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        raise UnsupportedModelError(
+            f"model type {name[:60]!r} is not modelled (known: {known})", key=f"{text.prefix}model_type", file=text.file
+        )
+    family = FAMILIES[name]
+    for architecture in text.value("architectures") or []:
+        if architecture not in family.architectures:
+            raise text.unsupported("architectures", f"{str(architecture)[:60]!r} is not the {name} that is modelled")
+    return family
+
+
+def _parts(text: ConfigFields, family: Family, quantization: Quantization) -> dict[str, Any]:
+    """The fields of the card that describe the model itself."""
+    n_layers = int(text.count("num_hidden_layers", unit="layer", most=MAX_LAYERS).value)
+    kinds = _layer_kinds(text, family, quantization, n_layers)
+    counts = Counter(kinds)
+    rest = quantization.rest
+    return {
+        "hidden_size": text.count("hidden_size", unit="element"),
+        "vocab_size": text.count("vocab_size", unit="token", most=10**8),
+        "max_context": text.count("max_position_embeddings", unit="token", most=10**9),
+        "tied_embeddings": text.flag("tie_word_embeddings", False),
+        "embedding_format": rest,
+        "lm_head_format": rest,
+        "kv_dtype": quantization.kv_dtype or "bf16",
+        "layers": [_layer(text, family, kind, count, rest, n_layers) for kind, count in counts.items()],
+        "mtp": _mtp(text, family, kinds[-1], rest),
+    }
+
+
+def _layer_kinds(text: ConfigFields, family: Family, quantization: Quantization, n_layers: int) -> list[LayerKind]:
+    windows = family.windows(text, n_layers)
+    mixture = family.mixture_layers(text, n_layers) if family.mixture_layers is not None else [False] * n_layers
+    return [
+        LayerKind(windows[layer], mixture[layer], *_formats(text, family, quantization, layer, mixture[layer]))
+        for layer in range(n_layers)
+    ]
+
+
+def _formats(
+    text: ConfigFields, family: Family, quantization: Quantization, layer: int, mixture: bool
+) -> tuple[str, str, str]:
+    """Formats of attention, feed-forward (or experts) and shared experts of one layer."""
+    modules = family.modules
+    feed_forward = modules.experts if mixture else modules.dense
+    shared = modules.shared if mixture else ()
+    formats = []
+    for names, experts in ((modules.attention, False), (feed_forward, mixture), (shared, False)):
+        form = quantization.format_of(tuple(f"layers.{layer}.{name}" for name in names), experts=experts)
+        if form is None:
+            raise text.unsupported("quantization_config", f"layer {layer} has only some of {names[0]}, ... quantised")
+        formats.append(form)
+    return formats[0], formats[1], formats[2]
+
+
+def _layer(text: ConfigFields, family: Family, kind: LayerKind, count: int, rest: str, n_layers: int) -> LayerCard:
+    note = "" if count == n_layers else f"{count} of {n_layers} are of this kind"
+    return LayerCard(
+        count=text.number(count, "layer", "num_hidden_layers", note=note),
+        norms=text.number(2, "norm", note="before attention and before feed-forward"),
+        attention=family.attention(text, kind.window, kind.attention_format),
+        feed_forward=_feed_forward(text, family, kind, rest),
+    )
+
+
+def _feed_forward(text: ConfigFields, family: Family, kind: LayerKind, rest: str) -> DenseCard | MixtureCard:
+    if kind.mixture and family.mixture is not None:
+        return family.mixture(text, kind.feed_forward_format, kind.shared_format, rest)
+    return family.dense(text, kind.feed_forward_format)
+
+
+def _mtp(text: ConfigFields, family: Family, kind: LayerKind, rest: str) -> MtpCard | None:
+    """Multi-token-prediction layers: a layer like the last one, behind a projection and with three norms more."""
+    if family.mtp_field is None or (count := text.optional_count(family.mtp_field, unit="layer")) is None:
+        return None
+    attention: GqaCard | MlaCard = family.attention(text, kind.window, kind.attention_format)
+    layer = LayerCard(
+        count=count,
+        norms=text.number(5, "norm", note="two of the layer, enorm, hnorm and shared_head.norm"),
+        attention=attention,
+        feed_forward=_feed_forward(text, family, kind, rest),
+    )
+    return MtpCard(layers=[layer], copies_embeddings=True, projection_format=rest)
+
+
+def _refuse_unmatched(text: ConfigFields, excluded: ModulePatterns | None) -> None:
+    """A module pattern that met nothing may name something that was not understood."""
+    n_layers = int(text.data["num_hidden_layers"])
+    for pattern in excluded.unused() if excluded is not None else []:
+        match = re.match(r"layers\.(\d{1,6})(\.|\*|$)", pattern)
+        if match is None or int(match[1]) < n_layers:
+            raise text.unsupported("quantization_config", f"it leaves out {pattern[:60]!r}, which no layer has")

@@ -1,0 +1,229 @@
+"""KV-cache bytes of a model: one sequence of a given context, one more token, one rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from capplan.cards.model import Attention, Model
+from capplan.errors import InputError, UnknownNameError
+from capplan.formulas import kv_cache
+
+KV_ELEMENT_BYTES: dict[str, float] = {
+    "bf16": 2,
+    "fp16": 2,
+    "fp32": 4,
+    "fp8": 1,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,
+    "int8": 1,
+}
+"""Element types: everything a layer caches is stored in that type; scales a tensor or a head are not counted."""
+
+_MLA_LAYOUTS: dict[str, Callable[[int, int, int], Any]] = {"fp8_ds_mla": kv_cache.mla_fp8_layout_bytes_per_token}
+"""Engine layouts of the latent, by the name engines give them."""
+
+
+def layer_kv_bytes_per_token(
+    attention: Attention,
+    kv_dtype: str,
+    *,
+    tensor_parallel: int = 1,
+    expand_mla: bool = False,
+) -> Any:
+    """KV-cache bytes one token takes in one attention layer.
+
+    Parameters
+    ----------
+    attention : of one layer
+    kv_dtype : an element type (``bf16``, ``fp8``, ...) or an engine layout (``fp8_ds_mla``)
+    tensor_parallel : ranks that split the KV heads; the latent is replicated [GPUs]
+    expand_mla : the engine stores latent attention expanded to full heads
+
+    Returns
+    -------
+    kv_bytes : of one rank [B/token]
+
+    Raises
+    ------
+    UnknownNameError : no such type or layout
+    InputError : a layout of latent attention asked of a layer that has none
+    """
+    if kv_dtype in _MLA_LAYOUTS and (attention.kind != "mla" or expand_mla):
+        raise InputError(f"{kv_dtype!r} is a layout of latent attention; use an element type here", key="kv_dtype")
+    if kv_dtype in _MLA_LAYOUTS:
+        return _MLA_LAYOUTS[kv_dtype](1, attention.kv_lora_rank, attention.qk_rope_head_dim)
+    width = kv_element_bytes(kv_dtype)
+    if attention.kind == "mla" and not expand_mla:
+        return kv_cache.mla_kv_bytes_per_token(1, attention.kv_lora_rank, attention.qk_rope_head_dim, width)
+    heads = kv_cache.kv_heads_per_rank(attention.n_kv_heads, tensor_parallel)
+    return kv_cache.gqa_kv_bytes_per_token(1, heads, attention.head_dim, attention.value_head_dim, width)
+
+
+def kv_element_bytes(kv_dtype: str) -> float:
+    """Bytes of one cached element [B].
+
+    Raises
+    ------
+    UnknownNameError : no such element type
+    """
+    try:
+        return KV_ELEMENT_BYTES[kv_dtype]
+    except (KeyError, TypeError):
+        known = [*KV_ELEMENT_BYTES, *_MLA_LAYOUTS]
+        raise UnknownNameError.among(str(kv_dtype), known, "KV cache type or layout", key="kv_dtype") from None
+
+
+def kv_bytes(
+    model: Model,
+    context: Any,
+    kv_dtype: str | None = "bf16",
+    *,
+    unified_pages: bool = False,
+    expand_mla: bool = False,
+) -> Any:
+    r"""KV-cache bytes of one sequence, whole model, unsharded, recurrent state included.
+
+    .. math:: \kappa(S) = \sum_l \min(S, W_l)\,\kappa_l + \mathrm{state}
+
+    Parameters
+    ----------
+    model : from :func:`~capplan.cards.model_card.load_model`
+    context : tokens of the sequence; a number, an array or a symbol [tokens]
+    kv_dtype : an element type (``bf16``, ``fp16``, ``fp32``, ``fp8``, ``int8``) means everything in that type, an
+        engine layout goes by its name (``fp8_ds_mla``); None is what the checkpoint declares
+    unified_pages : the engine gives sliding-window layers as many pages as full ones
+    expand_mla : the engine stores latent attention expanded to full heads
+
+    Returns
+    -------
+    kv_bytes : of one sequence, with the shape of ``context`` [B]
+
+    Raises
+    ------
+    InputError : a context that is negative, NaN or infinite, an unknown type
+
+    Examples
+    --------
+    >>> from capplan.cards.model_card import load_model
+    >>> kv_bytes(load_model("deepseek-r1"), 8192)  # 575.7 MB
+    575668224.0
+
+    References
+    ----------
+    :mod:`capplan.formulas.kv_cache`.
+    """
+    _check_context(context)
+    return _held_bytes(model, context, kv_dtype, 1, unified_pages, expand_mla) + model.state_bytes_per_sequence
+
+
+def kv_bytes_per_token(model: Model, kv_dtype: str | None = "bf16", *, expand_mla: bool = False) -> float:
+    """KV-cache bytes one more token adds at short context, where all windows are still open.
+
+    Parameters
+    ----------
+    model, kv_dtype, expand_mla : as in :func:`kv_bytes`
+
+    Returns
+    -------
+    kv_bytes_per_token : whole model, unsharded [B/token]
+
+    Raises
+    ------
+    UnknownNameError : an unknown type
+
+    Examples
+    --------
+    >>> from capplan.cards.model_card import load_model
+    >>> kv_bytes_per_token(load_model("llama-3.1-8b"))
+    131072.0
+    """
+    return float(_held_bytes(model, 1, kv_dtype, 1, True, expand_mla))
+
+
+def kv_bytes_per_rank(
+    model: Model,
+    context: Any,
+    kv_dtype: str | None = "bf16",
+    tp: int = 1,
+    pp: int = 1,
+    dcp: int = 1,
+    *,
+    unified_pages: bool = False,
+    expand_mla: bool = False,
+) -> Any:
+    """KV-cache bytes of one sequence on the GPU that holds most of it.
+
+    KV heads are split over tensor parallelism and replicated once there are more ranks than heads; a latent is
+    replicated; decode context parallelism splits the tokens; pipeline stages split the layers.
+
+    Parameters
+    ----------
+    model, context, kv_dtype, unified_pages, expand_mla : as in :func:`kv_bytes`
+    tp : tensor-parallel ranks [GPUs]
+    pp : pipeline stages; the fullest counts, kinds of layers taken as evenly spread [GPUs]
+    dcp : ranks of a tensor-parallel group that share one sequence [GPUs]
+
+    Returns
+    -------
+    kv_bytes : of one sequence on one GPU, state included [B]
+
+    Raises
+    ------
+    InputError : ``dcp`` above the number of copies tensor parallelism makes
+
+    Examples
+    --------
+    >>> from capplan.cards.model_card import load_model
+    >>> kv_bytes_per_rank(load_model("llama-3.1-70b"), 1, tp=32) / kv_bytes(load_model("llama-3.1-70b"), 1)
+    0.125
+
+    References
+    ----------
+    vLLM, ``ModelConfig.get_num_kv_heads`` and decode context parallelism.
+    """
+    _check_context(context)
+    _check_dcp(model, tp, dcp, expand_mla)
+    held = _held_bytes(model, context, kv_dtype, tp, unified_pages, expand_mla) / dcp
+    share = kv_cache.busiest_stage_share(model.n_layers, pp)
+    return (held + model.state_bytes_per_sequence / tp) * share
+
+
+def _held_bytes(
+    model: Model, context: Any, kv_dtype: str | None, tp: int, unified_pages: bool, expand_mla: bool
+) -> Any:
+    dtype = model.kv_dtype if kv_dtype is None else kv_dtype
+    held: Any = 0.0
+    for group in model.layers:
+        if (attention := group.attention) is None:
+            continue
+        tokens = kv_cache.held_tokens(context, None if unified_pages else attention.window)
+        layer = layer_kv_bytes_per_token(attention, dtype, tensor_parallel=tp, expand_mla=expand_mla)
+        held = held + tokens * (group.count * layer)
+    return held
+
+
+def _check_dcp(model: Model, tp: int, dcp: int, expand_mla: bool) -> None:
+    """Tokens can be split only over ranks that would otherwise hold copies of the same heads."""
+    for group in model.layers:
+        attention = group.attention
+        if attention is None or dcp == 1:
+            continue
+        heads = 1 if attention.kind == "mla" and not expand_mla else attention.n_kv_heads
+        if dcp * min(heads, tp) > tp:
+            raise InputError(
+                f"{dcp} exceeds the copies of the KV heads: {tp} tensor-parallel ranks hold {heads} heads",
+                key="layout.dcp",
+            )
+
+
+def _check_context(context: Any) -> None:
+    if isinstance(context, (int, float)):
+        good = not isinstance(context, bool) and 0 <= context < math.inf
+    elif hasattr(context, "dtype"):
+        good = bool(((context >= 0) & (context < math.inf)).all())
+    else:
+        good = hasattr(context, "free_symbols")
+    if not good:
+        raise InputError(f"{str(context)[:60]} must be a finite number of tokens, 0 or more", key="context")
