@@ -1,0 +1,388 @@
+"""Distribution of wait and TTFT in a prefill pool: Pollaczek-Khinchine by fast Fourier transform.
+
+A numerical routine in NumPy; one queue takes about a millisecond.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.errors import InputError
+from capplan.formulas.queueing import (
+    burst_wait_term,
+    bursty_wait_probability,
+    several_servers_factor,
+)
+from capplan.formulas.special import gamma_cdf, gamma_quantile, gamma_survival
+
+FloatArray = NDArray[np.float64]
+
+_POINTS = 16_384
+_MOST_POINTS = 262_144
+_TAIL = 1e-5  # mass of the wait left beyond the grid, far below P99.9
+_CELLS_PER_SERVICE = 12  # grid cells in a mean service time: resolves the median
+_SMOOTH_NODES = 12  # a service law with at least this many nodes stands for a continuous one
+
+
+@dataclass(frozen=True, eq=False)
+class MgkQueue:
+    """One queue before equal servers, first come first served: what a request waits and when it is served.
+
+    Parameters
+    ----------
+    request_rate : arrivals lambda [1/s]
+    servers : k [-]
+    utilization : rho [-]
+    service_mean : E[S] [s]
+    wait_probability : share of requests that wait [-]
+    wait_mean : mean wait, those that do not wait included [s]
+    service_variation : squared coefficient of variation of the service time [-]
+    arrival_variation : squared coefficient of variation of the arrivals, 1 for Poisson [-]
+
+    Validity: rho below 1; TTFT P90 within 3 %, P99 within 5 % at rho of 0.3 and more with Poisson arrivals (median
+    errors 1.5 %); with bursts 11-14 %, conservative. With more than one server the tail is rescaled from one server.
+    """
+
+    request_rate: float
+    servers: int
+    utilization: float
+    service_mean: float
+    wait_probability: float
+    wait_mean: float
+    service_variation: float
+    arrival_variation: float
+    service_seconds: FloatArray
+    service_weights: FloatArray
+
+    @property
+    def wait_mean_if_waiting(self) -> float:
+        """Mean wait of those who wait [s]."""
+        return self.wait_mean / self.wait_probability
+
+    @property
+    def sojourn_mean(self) -> float:
+        """Mean time from arrival to end of service [s]."""
+        return self.wait_mean + self.service_mean
+
+    def wait_quantile(self, probability: float) -> float:
+        """Time that a share ``probability`` of all requests waits at most [s]; 0 where those do not wait at all."""
+        share = _probability(probability)
+        if share <= 1 - self.wait_probability:
+            return 0.0
+        waiting = self._grid.waiting
+        return self._grid.quantile(waiting, 1 - (1 - share) / self.wait_probability)
+
+    def sojourn_quantile(self, probability: float) -> float:
+        """Time from arrival to the end of service that a share ``probability`` of all requests stays below [s]."""
+        return self._grid.quantile(self._grid.sojourn, _probability(probability))
+
+    def sojourn_exceedance(self, seconds: float) -> float:
+        """Share of requests whose time from arrival to the end of service exceeds ``seconds`` [-]."""
+        grid = self._grid
+        position = seconds / grid.cell - 0.5
+        below = np.interp(position, np.arange(len(grid.sojourn)), np.cumsum(grid.sojourn), left=0.0)
+        return float(min(1.0, max(0.0, 1.0 - below)))
+
+    @cached_property
+    def _grid(self) -> _WaitGrid:
+        return _WaitGrid.of(self)
+
+
+@dataclass(frozen=True, eq=False)
+class _WaitGrid:
+    """Probabilities of cells centred at multiples of ``cell``: wait of those who wait, and the sojourn of all."""
+
+    cell: float
+    waiting: FloatArray
+    sojourn: FloatArray
+
+    @classmethod
+    def of(cls, queue: MgkQueue) -> _WaitGrid:
+        """Wait given a wait = service of one server at the same load, its time axis stretched to the wanted mean."""
+        low, high, weights = _service_cells(queue.service_seconds, queue.service_weights)
+        second = float(weights @ (low * low + low * high + high * high)) / 3
+        mean = float(weights @ (low + high)) / 2
+        stretch = queue.wait_mean_if_waiting * (1 - queue.utilization) / (second / (2 * mean))
+        points, cell = _grid_size(queue, stretch, float(high.max()))
+        residual = _residual_pmf(low * stretch, high * stretch, weights, cell, points)
+        ladder = np.fft.rfft(residual)
+        waiting = ladder * (1 - queue.utilization) / (1 - queue.utilization * ladder)
+        service = np.fft.rfft(_service_pmf(low, high, weights, cell, points))
+        total = service * (1 - queue.wait_probability + queue.wait_probability * waiting)
+        return cls(cell, np.fft.irfft(waiting, points), np.fft.irfft(total, points))
+
+    def quantile(self, pmf: FloatArray, probability: float) -> float:
+        """Linear interpolation of the cumulated cells; a cell covers half a width on either side of its centre."""
+        cumulated = np.cumsum(np.maximum(pmf, 0.0))
+        index = int(np.searchsorted(cumulated, probability * cumulated[-1]))
+        before = cumulated[index - 1] if index else 0.0
+        inside = (probability * cumulated[-1] - before) / max(cumulated[index] - before, 1e-300)
+        return float(max(0.0, (index - 0.5 + inside) * self.cell))
+
+
+def _probability(value: float) -> float:
+    if not 0 < value < 1:
+        raise InputError(f"a quantile needs a probability between 0 and 1, not {value!r}", key="probability")
+    return value
+
+
+def _service_cells(seconds: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Intervals [low, high] over which each node's mass is spread: halfway to its neighbours, or the node itself."""
+    if len(seconds) < _SMOOTH_NODES:
+        return seconds, seconds, weights
+    halfway = (seconds[1:] + seconds[:-1]) / 2
+    return np.concatenate([seconds[:1], halfway]), np.concatenate([halfway, seconds[-1:]]), weights
+
+
+def _grid_size(queue: MgkQueue, stretch: float, longest: float) -> tuple[int, float]:
+    """Points and cell so that the wait's tail fits and a mean service spans enough cells."""
+    mean = queue.wait_mean_if_waiting
+    moments = [float(queue.service_weights @ queue.service_seconds**k) for k in (1, 2, 3)]
+    residual_second = stretch**2 * moments[2] / (3 * moments[0])
+    second = 2 * mean * mean + residual_second
+    shape = mean * mean / max(second - mean * mean, 1e-12 * mean * mean)
+    reach = gamma_quantile(shape, 1 - _TAIL) / shape * mean + longest
+    points = _POINTS
+    while points < _MOST_POINTS and reach / points > queue.service_mean / _CELLS_PER_SERVICE:
+        points *= 2
+    return points, reach / points
+
+
+def _residual_pmf(low: FloatArray, high: FloatArray, weights: FloatArray, cell: float, points: int) -> FloatArray:
+    """Cells of the equilibrium residual service time, density P(S > t)/E[S]."""
+    edges = (np.arange(points) + 0.5) * cell
+    mean = float(weights @ (low + high)) / 2
+    cumulated = _capped_mean(edges, low, high, weights) / mean
+    return np.diff(cumulated, prepend=0.0)
+
+
+def _capped_mean(t: FloatArray, low: FloatArray, high: FloatArray, weights: FloatArray) -> FloatArray:
+    """E[min(S, t)], the integral of P(S > t), which is linear between the ends of the nodes' intervals."""
+    knots = np.unique(np.concatenate([[0.0], low, high]))
+    start = _survival(knots[:-1], low, high, weights, low == high)
+    end = _survival(knots[1:], low, high, weights, np.zeros(len(low), bool))
+    step = np.diff(knots)
+    area = np.concatenate([[0.0], np.cumsum(step * (start + end) / 2)])
+    index = np.clip(np.searchsorted(knots, t, side="right") - 1, 0, len(step) - 1)
+    inside = np.minimum(t - knots[index], step[index])
+    slope = (end - start) / step
+    total: FloatArray = area[index] + inside * (start[index] + slope[index] * inside / 2)
+    return total
+
+
+def _survival(t: FloatArray, low: FloatArray, high: FloatArray, weights: FloatArray, passed: Any) -> FloatArray:
+    """P(S > t); an atom exactly at ``t`` counts unless it is marked as passed."""
+    above = np.clip((high - t[:, None]) / np.maximum(high - low, 1e-300), 0.0, 1.0)
+    at_atom = (t[:, None] == high) & (low == high)
+    result: FloatArray = np.where(at_atom, ~passed, above) @ weights
+    return result
+
+
+def _service_pmf(low: FloatArray, high: FloatArray, weights: FloatArray, cell: float, points: int) -> FloatArray:
+    """Cells of the service time itself."""
+    edges = (np.arange(points) + 0.5) * cell
+    if np.array_equal(low, high):
+        return _split_atoms(low / cell, weights, points)
+    starts, masses = low, weights
+    knots = np.concatenate([starts, high[-1:]])
+    cumulated = np.concatenate([[0.0], np.cumsum(masses)])
+    return np.diff(np.interp(edges, knots, cumulated), prepend=0.0)
+
+
+def _split_atoms(positions: FloatArray, weights: FloatArray, points: int) -> FloatArray:
+    """Atoms shared between the two nearest cells so that the mean is kept."""
+    lower = np.minimum(np.floor(positions).astype(int), points - 2)
+    share = positions - lower
+    return np.bincount(lower, weights * (1 - share), points) + np.bincount(lower + 1, weights * share, points)
+
+
+def continuous_erlang_c(servers: float, offered_load: float) -> float:
+    r"""Erlang's waiting probability for any positive number of servers.
+
+    .. math:: \frac1B = \frac{\Gamma(k+1, a)}{a^k e^{-a}},\quad C = \frac{B}{1 - \rho(1-B)}
+
+    Parameters
+    ----------
+    servers : k, above the offered load [-]
+    offered_load : a [-]
+
+    Returns
+    -------
+    wait_probability : equals :func:`capplan.formulas.queueing.erlang_c` for whole k [-]
+
+    Examples
+    --------
+    >>> round(continuous_erlang_c(2.0, 1.0), 6)
+    0.333333
+
+    References
+    ----------
+    A. A. Jagerman, Bell System Technical Journal 53 (1974) 525-551.
+    """
+    density = math.exp(servers * math.log(offered_load) - offered_load - math.lgamma(servers + 1))
+    loss = density / gamma_survival(servers + 1, offered_load)
+    return loss / (1 - offered_load / servers * (1 - loss))
+
+
+def mgk_queue(
+    request_rate: float, service_seconds: Any, service_weights: Any = None, servers: int = 1, arrival_variation: float = 1.0
+) -> MgkQueue:
+    r"""Queue of a prefill pool with ``k`` equal instances.
+
+    .. math:: P(W>0) = C(k, \lambda E[S]),\quad E[W|W>0] = \frac{E[S]}{k(1-\rho)}\left(\mathrm{kim} + \mathrm{burst}\right)
+
+    Parameters
+    ----------
+    request_rate : arrivals lambda at the pool [1/s]
+    service_seconds : prefill time, a number or the nodes of its law [s]
+    service_weights : share of each node; equal shares if not given [-]
+    servers : instances k [-]
+    arrival_variation : squared coefficient of variation of the arrivals, 1 for Poisson [-]
+
+    Returns
+    -------
+    queue : :class:`MgkQueue`
+
+    Raises
+    ------
+    InputError : a rate or service time that is no positive number, or a pool that cannot keep up
+
+    Examples
+    --------
+    >>> queue = mgk_queue(0.9, 1.0)
+    >>> round(queue.sojourn_mean, 3), round(queue.wait_probability, 3)
+    (5.5, 0.9)
+
+    References
+    ----------
+    Pollaczek-Khinchine for one server; Kimura (1986), Cosmetatos (1975), Kraemer and Langenbach-Belz (1976) for
+    several and for bursts; Hayward's equivalent load for the waiting probability under bursts: A. A. Fredericks,
+    Bell System Technical Journal 59 (1980) 807-827.
+    """
+    seconds, weights = _service_law(service_seconds, service_weights)
+    mean, second = float(weights @ seconds), float(weights @ seconds**2)
+    rho = _checked_load(request_rate, mean, servers, arrival_variation)
+    variation = max(second / mean**2 - 1, 0.0)
+    factor = float(several_servers_factor(servers, rho, variation) + burst_wait_term(arrival_variation, variation, rho))
+    share = _wait_probability(rho, servers, arrival_variation, variation, seconds, weights)
+    conditional = mean / (servers * (1 - rho)) * factor
+    return MgkQueue(
+        request_rate, servers, rho, mean, share, share * conditional, variation, arrival_variation, seconds, weights
+    )
+
+
+def mgk_wait(
+    request_rate: float, service_seconds: Any, service_weights: Any = None, servers: int = 1, arrival_variation: float = 1.0
+) -> tuple[float, float]:
+    """Share of requests that wait [-] and mean wait [s] in a pool; arguments as in :func:`mgk_queue`.
+
+    Examples
+    --------
+    >>> tuple(round(number, 4) for number in mgk_wait(0.9, 1.0))
+    (0.9, 4.5)
+    """
+    queue = mgk_queue(request_rate, service_seconds, service_weights, servers, arrival_variation)
+    return queue.wait_probability, queue.wait_mean
+
+
+def _service_law(seconds: Any, weights: Any) -> tuple[FloatArray, FloatArray]:
+    values = np.atleast_1d(np.asarray(seconds, dtype=float)).ravel()
+    shares = np.full(len(values), 1.0) if weights is None else np.atleast_1d(np.asarray(weights, dtype=float)).ravel()
+    if len(values) == 0 or len(values) != len(shares):
+        raise InputError("needs as many weights as values", key="service_weights")
+    if not (np.all(np.isfinite(values)) and np.all(values > 0)):
+        raise InputError("every service time must be a positive number of seconds", key="service_seconds")
+    if not (np.all(np.isfinite(shares)) and np.all(shares >= 0) and shares.sum() > 0):
+        raise InputError("weights must be zero or more and not all zero", key="service_weights")
+    order = np.argsort(values, kind="stable")
+    return values[order], shares[order] / shares.sum()
+
+
+def _checked_load(rate: float, mean: float, servers: int, variation: float) -> float:
+    if not (math.isfinite(rate) and rate > 0):
+        raise InputError(f"must be a positive number of requests per second, not {rate!r}", key="request_rate")
+    if servers < 1 or servers != int(servers):
+        raise InputError(f"must be a whole number of instances, one or more, not {servers!r}", key="servers")
+    if not (math.isfinite(variation) and variation >= 1):
+        raise InputError(f"must be 1 (Poisson) or more, not {variation!r}", key="arrival_variation")
+    rho = rate * mean / servers
+    if rho >= 1:
+        needed = math.floor(rate * mean) + 1
+        raise InputError(f"load {rho:.3g} of the pool is not below 1: give it {needed} instances or more", key="servers")
+    return rho
+
+
+def _wait_probability(
+    rho: float, servers: int, arrival_variation: float, variation: float, seconds: FloatArray, weights: FloatArray
+) -> float:
+    if arrival_variation <= 1:
+        return continuous_erlang_c(servers, servers * rho)
+    if servers == 1:
+        return min(1.0, float(bursty_wait_probability(arrival_variation, variation, rho)))
+    peakedness = 1 + (arrival_variation - 1) * overlap_share(seconds, weights)
+    return continuous_erlang_c(servers / peakedness, servers * rho / peakedness)
+
+
+def overlap_share(seconds: FloatArray, weights: FloatArray) -> float:
+    r"""Share eta of a burst that is in service together: 1 for equal services, 1/2 for exponential ones.
+
+    .. math:: \eta = \int_0^\infty P(S > t)^2\,dt / E[S]
+
+    Parameters
+    ----------
+    seconds, weights : sorted nodes of the service law [s, -]
+
+    Returns
+    -------
+    eta : between 0 and 1 [-]
+
+    References
+    ----------
+    A. E. Eckberg, 10th International Teletraffic Congress (1983): peakedness of an infinite server group.
+    """
+    survival = 1 - np.concatenate([[0.0], np.cumsum(weights)[:-1]])
+    return float(np.diff(seconds, prepend=0.0) @ survival**2 / (weights @ seconds))
+
+
+def gamma_wait_quantile(probability: float, wait_probability: float, wait_mean: float, wait_second: float) -> float:
+    r"""Quantile of the wait from three moments of the service time: a gamma law on the wait of those who wait.
+
+    .. math:: W\,|\,W>0 \sim \Gamma,\quad E = E[W]/P_W,\ E^{(2)} = E[W^2]/P_W
+
+    Parameters
+    ----------
+    probability : p [-]
+    wait_probability : P_W [-]
+    wait_mean, wait_second : E[W], E[W^2] over all requests [s, s^2]
+
+    Returns
+    -------
+    wait : [s]; P90 within 3 %, P99 within 5 % in the median
+
+    Examples
+    --------
+    >>> round(gamma_wait_quantile(0.99, 0.5, 1.0, 4.0), 3)  # M/M/1 at rho 0.5: exponential with mean 2
+    7.824
+
+    References
+    ----------
+    :func:`capplan.formulas.queueing.mg1_wait_second_moment`.
+    """
+    if probability <= 1 - wait_probability:
+        return 0.0
+    mean, second = wait_mean / wait_probability, wait_second / wait_probability
+    shape = mean * mean / (second - mean * mean)
+    return gamma_quantile(shape, 1 - (1 - probability) / wait_probability) * mean / shape
+
+
+def gamma_wait_exceedance(seconds: float, wait_probability: float, wait_mean: float, wait_second: float) -> float:
+    """Share of requests that wait longer than ``seconds`` [-]; the law of :func:`gamma_wait_quantile`."""
+    mean, second = wait_mean / wait_probability, wait_second / wait_probability
+    shape = mean * mean / (second - mean * mean)
+    return wait_probability * (1 - gamma_cdf(shape, seconds / mean * shape))
