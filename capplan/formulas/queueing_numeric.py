@@ -82,6 +82,13 @@ class MgkQueue:
         """Time from arrival to the end of service that a share ``probability`` of all requests stays below [s]."""
         return self._grid.quantile(self._grid.sojourn, _probability(probability))
 
+    def wait_atoms(self) -> tuple[FloatArray, FloatArray]:
+        """The law of the wait as atoms: seconds [s] and their probabilities, the chance of no wait first."""
+        waiting = np.maximum(self._grid.waiting, 0.0)
+        seconds = np.arange(len(waiting)) * self._grid.cell
+        weights = self.wait_probability * waiting / waiting.sum()
+        return np.concatenate([[0.0], seconds]), np.concatenate([[1 - self.wait_probability], weights])
+
     def sojourn_exceedance(self, seconds: float) -> float:
         """Share of requests whose time from arrival to the end of service exceeds ``seconds`` [-]."""
         grid = self._grid
