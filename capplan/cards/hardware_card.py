@@ -102,14 +102,8 @@ def load_hardware(name_or_path: str | Path) -> Hardware:
     150109880320.0
     """
     text = str(name_or_path)
-    return _load(
-        find_card("hardware", text) if _is_plain_name(text) else find_card("hardware", text, card_aliases("hardware"))
-    )
-
-
-def _is_plain_name(text: str) -> bool:
-    """A shipped card name needs no look into the other cards for aliases."""
-    return text.lower() in card_names("hardware")
+    shipped = text.lower() in card_names("hardware")
+    return _load(find_card("hardware", text, None if shipped else card_aliases("hardware")))
 
 
 def _load(path: Path) -> Hardware:

@@ -1,0 +1,309 @@
+"""Memory of one rank: what weights, activations and the engine leave for the KV cache, and the sequences that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from capplan.cards.engine import Engine
+from capplan.cards.engine_card import load_engine
+from capplan.cards.hardware import Hardware
+from capplan.cards.kv import kv_bytes_per_rank, layer_kv_bytes_per_token
+from capplan.cards.model import Attention, Model
+from capplan.cards.number import Number
+from capplan.errors import InputError
+from capplan.formulas import activation_memory, kv_cache
+from capplan.formulas import memory as formulas
+from capplan.quantities import memory_quantities
+from capplan.quantities.chain import Chain
+from capplan.quantities.registry import override_value
+from capplan.serving.activations import expansion_peak, layer_peak
+from capplan.serving.layout import Layout
+from capplan.serving.memory_budget import InstanceBudget, MemoryBudget
+from capplan.serving.weights import weights_per_gpu
+
+__all__ = ["InstanceBudget", "MemoryBudget", "memory"]
+
+_FRACTIONS = {
+    "utilization": "gpu_memory_utilization",
+    "static-fraction": "mem_fraction_static",
+    "free-fraction": "free_gpu_memory_fraction",
+}
+_ROOMS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "utilization": (formulas.utilization_room_bytes, ()),
+    "static-fraction": (formulas.static_fraction_room_bytes, ("activation_peak_bytes", "graph_bytes")),
+    "free-fraction": (formulas.free_fraction_room_bytes, ("graph_bytes",)),
+}
+"""Formula of each engine, and the needs it does not count."""
+_GIVEN_POOLS = frozenset({"kv_pool_bytes", "kv_pool_gib", "num_gpu_blocks"})
+_NAMES = frozenset(quantity.name for quantity in memory_quantities.QUANTITIES)
+
+
+def memory(
+    model: Model,
+    hardware: Hardware,
+    layout: Layout,
+    engine: str | Engine = "vllm",
+    chain: Chain | None = None,
+    *,
+    weight_dtype: str | None = None,
+    kv_dtype: str | None = None,
+    mtp: int = 0,
+    unified_pages: bool = False,
+    expand_mla: bool = False,
+    **overrides: Any,
+) -> MemoryBudget:
+    """Memory budget of one data-parallel rank of an instance.
+
+    Parameters
+    ----------
+    model : from :func:`~capplan.cards.model_card.load_model`
+    hardware : from :func:`~capplan.cards.hardware_card.load_hardware`
+    layout : of the instance
+    engine : an engine card by name (``vllm``, ``vllm@0.11``, ``sglang``, ``tensorrt-llm``, ``none``) or loaded
+    chain : named quantities with their overrides; a new one where none is given
+    weight_dtype, kv_dtype : None is the checkpoint's
+    mtp : draft tokens of multi-token prediction; above 0 its weights count
+    unified_pages : the engine gives sliding-window layers as many pages as full ones
+    expand_mla : the engine stores latent attention expanded to full heads
+    overrides : named quantities that replace computed ones, in base units or as text (``kv_pool_gib=24``,
+        ``num_gpu_blocks=20000``, ``gpu_memory_utilization=0.95``, ``weights_bytes="60GiB"``)
+
+    Returns
+    -------
+    budget : bytes of one GPU, tokens and sequences of the rank; what does not fit is told, not raised
+
+    Raises
+    ------
+    InputError : an unknown name, a value out of range, or an override this engine has no use for
+
+    Examples
+    --------
+    >>> from capplan import Layout, load_hardware, load_model
+    >>> budget = memory(load_model("llama-3.1-8b"), load_hardware("h100"), Layout(), "vllm@0.19")
+    >>> budget.max_sequences(8192)  # 1 GiB each
+    54
+
+    References
+    ----------
+    :mod:`capplan.formulas.memory`.
+    """
+    chain = Chain(record=True) if chain is None else chain
+    inner = _with_overrides(chain, overrides)
+    served = model if weight_dtype is None else model.with_weight_dtype(weight_dtype)
+    loaded = engine if isinstance(engine, Engine) else load_engine(engine)
+    budget = _Rank(served, hardware, layout, loaded, inner, kv_dtype, mtp > 0, unified_pages, expand_mla).budget()
+    if unused := sorted(overrides.keys() - inner.used_overrides):
+        raise InputError(f"has no part in the memory of engine {loaded.name!r}", key=f"override.{unused[0]}")
+    chain.links.update(inner.links)
+    chain.used_overrides |= inner.used_overrides
+    return budget
+
+
+def _with_overrides(chain: Chain, overrides: dict[str, Any]) -> Chain:
+    if not overrides:
+        return chain
+    values = {name: override_value(name, value) for name, value in overrides.items()}
+    return Chain({**chain.overrides, **values}, record=chain.record)
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """One evaluation of the budget: the inputs every step of the chain needs."""
+
+    model: Model
+    hardware: Hardware
+    layout: Layout
+    engine: Engine
+    chain: Chain
+    kv_dtype: str | None
+    mtp: bool
+    unified_pages: bool
+    expand_mla: bool
+
+    def budget(self) -> MemoryBudget:
+        hbm = self._from_card("hbm_bytes", self.hardware, "hbm_bytes")
+        needs = {"weights_bytes": self._weights(), **self._engine_needs()}
+        room = self._room(hbm, needs)
+        block = self._from_card("kv_block_tokens", self.engine, "block_tokens")
+        per_token = float(self.chain.given("kv_bytes_per_token_per_gpu", self._one_token(), "capplan.cards.kv"))
+        block_bytes = block * per_token * self._block_share()
+        pool = self._pool(room, block_bytes)
+        given = bool(_GIVEN_POOLS & self.chain.overrides.keys())
+        return MemoryBudget(
+            hbm_bytes=hbm,
+            **needs,
+            kv_pool_bytes=pool,
+            kv_bytes_per_token=per_token,
+            block_tokens=block,
+            block_bytes=block_bytes,
+            capacity_tokens=self._capacity(pool, block, per_token),
+            fits=given or room > 0,
+            missing_bytes=0.0 if given else max(-room, 0.0),
+            engine=f"{self.engine.name} {self.engine.version}",
+            layout=self.layout,
+            assumptions=self._assumptions(),
+            held_bytes=self._held_bytes,
+            worst_case_bytes=self._worst_case(block),
+        )
+
+    def _from_card(self, name: str, card: Hardware | Engine, key: str) -> float:
+        """A number of a card under its quantity name, with its source; an assumed one is marked."""
+        number: Number | None = card.sources.get(key)
+        source = f"{card.name} card: {number.source}" if number else f"{card.name} card"
+        assumed = number is not None and number.kind == "assumed"
+        return float(self.chain.given(name, getattr(card, key), source, assumed=assumed))
+
+    def _weights(self) -> float:
+        shares = weights_per_gpu(self.model, self.layout, mtp=self.mtp)
+        source = f"capplan.serving.weights: {self.model.name}, {self.layout}"
+        named = {
+            "attention_weights_bytes": shares.attention,
+            "feed_forward_weights_bytes": shares.feed_forward,
+            "expert_weights_bytes": shares.experts,
+            "embedding_weights_bytes": shares.embeddings,
+        }
+        parts = {name: self.chain.given(name, value, source) for name, value in named.items()}
+        return float(self.chain.derive("weights_bytes", formulas.total_weights_bytes, **parts))
+
+    def _engine_needs(self) -> dict[str, float]:
+        """Activation peak, CUDA graphs and libraries, as far as the engine's formula counts them."""
+        return {
+            "activation_peak_bytes": self._activation_peak(),
+            "graph_bytes": self._from_card("graph_bytes", self.engine, "graph_bytes"),
+            "other_bytes": self._from_card("other_bytes", self.engine, self._other_key()),
+        }
+
+    def _other_key(self) -> str:
+        if self.layout.tp > 1 or (self.layout.dp > 1 and self.model.is_mixture):
+            return "other_bytes_parallel"
+        return "other_bytes_pipeline" if self.layout.pp > 1 else "other_bytes"
+
+    def _activation_peak(self) -> float:
+        tier, source = self.engine.batch_defaults_on(self.hardware), f"{self.engine.name} card, on this GPU"
+        tokens = float(self.chain.given("max_num_batched_tokens", float(tier.max_batched_tokens), source))
+        sequences = float(self.chain.given("max_num_seqs", float(tier.max_sequences), source))
+        counted = self.engine.memory_formula != "static-fraction" and self.engine.activation_hidden_widths > 0
+        per_logit = self.engine.activation_bytes_per_logit
+        return float(
+            self.chain.derive(
+                "activation_peak_bytes",
+                activation_memory.activation_peak_bytes,
+                max_batched_tokens=tokens if counted else 0.0,
+                hidden_size=self.model.hidden_size,
+                layer_bytes=layer_peak(self.model, self.layout, self.engine, tokens),
+                expansion_bytes=expansion_peak(self.model, self.layout, self.engine),
+                logits_bytes=activation_memory.logits_peak_bytes(sequences, self.model.vocab_size, per_logit),
+            )
+        )
+
+    def _room(self, hbm: float, needs: dict[str, float]) -> float:
+        formula, left_out = _ROOMS[self.engine.memory_formula]
+        counted = {name: value for name, value in needs.items() if name not in left_out}
+        fraction = self._fraction(hbm)
+        return float(self.chain.derive("kv_room_bytes", formula, hbm_bytes=hbm, memory_fraction=fraction, **counted))
+
+    def _fraction(self, hbm: float) -> float:
+        name = _FRACTIONS[self.engine.memory_formula]
+        if self.engine.memory_fraction is None and name not in self.chain.overrides:
+            return self._default_fraction(name, hbm)
+        if self.engine.memory_fraction is None:
+            fraction = float(self.chain.given(name, None))
+        else:
+            fraction = self._from_card(name, self.engine, "memory_fraction")
+        if not 0 < fraction <= 1:
+            raise InputError(f"{fraction:g} must be above 0 and at most 1", key=f"override.{name}")
+        return fraction
+
+    def _default_fraction(self, name: str, hbm: float) -> float:
+        reserve, tier = self.engine.static_reserve, self.engine.batch_defaults_on(self.hardware)
+        if reserve is None:
+            raise InputError(f"engine {self.engine.name!r} has no default; give one", key=f"override.{name}")
+        stage = self.layout.tp * self.layout.dp
+        least = reserve.least_bytes if hbm > reserve.least_bytes_from_hbm_bytes else 0.0
+        return float(
+            self.chain.derive(
+                name,
+                formulas.default_static_fraction,
+                hbm_bytes=hbm,
+                max_batched_tokens=tier.max_batched_tokens,
+                graph_sequences=tier.graph_sequences_wide if stage >= 4 else tier.graph_sequences,
+                gpus=self.layout.gpus,
+                dp_ranks=self.layout.dp if self.layout.dp > 1 else 0,
+                base_bytes=reserve.base_bytes,
+                bytes_per_batched_token=reserve.bytes_per_batched_token,
+                bytes_per_graph_sequence=reserve.bytes_per_graph_sequence,
+                bytes_per_gpu=reserve.bytes_per_gpu,
+                bytes_per_graph_sequence_and_dp_rank=reserve.bytes_per_graph_sequence_and_dp_rank,
+                least_bytes=least,
+            )
+        )
+
+    def _pool(self, room: float, block_bytes: float) -> float:
+        """The pool: what the user gave in blocks or GiB, else the room there is."""
+        chain = self.chain
+        if "num_gpu_blocks" in chain.overrides:
+            given = {"num_gpu_blocks": chain.given("num_gpu_blocks", None), "block_bytes": block_bytes}
+            return float(chain.derive("kv_pool_bytes", formulas.pool_bytes_of_blocks, **given))
+        if "kv_pool_gib" in chain.overrides:
+            gib = chain.given("kv_pool_gib", None)
+            return float(chain.derive("kv_pool_bytes", formulas.pool_bytes_of_gib, kv_pool_gib=gib))
+        return float(chain.derive("kv_pool_bytes", formulas.pool_bytes, kv_room_bytes=room))
+
+    def _windows(self) -> dict[int | None, int]:
+        """Attention layers by window; one kind where the engine gives all layers the same pages."""
+        counts: dict[int | None, int] = {}
+        for group in self.model.layers:
+            if group.attention is not None:
+                window = None if self.unified_pages else group.attention.window
+                counts[window] = counts.get(window, 0) + group.count
+        return counts
+
+    def _block_share(self) -> float:
+        """Share of the layers one block spans: those of the rarest kind where windows make several kinds."""
+        counts = self._windows().values()
+        return min(counts) / sum(counts) if counts else 1.0
+
+    def _capacity(self, pool: float, block: float, per_token: float) -> float | None:
+        """Tokens of the rank; None where a token does not always take the same."""
+        if set(self._windows()) != {None} or self.model.state_bytes_per_sequence:
+            return None
+        inputs = {"kv_pool_bytes": pool, "block_tokens": block, "kv_bytes_per_token": per_token}
+        return float(self.chain.derive("kv_capacity_tokens", formulas.capacity_tokens, **inputs))
+
+    def _held_bytes(self, context: Any) -> Any:
+        layout, options = self.layout, {"unified_pages": self.unified_pages, "expand_mla": self.expand_mla}
+        return kv_bytes_per_rank(self.model, context, self.kv_dtype, layout.tp, layout.pp, layout.dcp, **options)
+
+    def _one_token(self) -> float:
+        return float(self._held_bytes(1)) - float(self._held_bytes(0))
+
+    def _worst_case(self, block: float) -> Callable[[Any], Any]:
+        tokens = float(self.engine.batch_defaults_on(self.hardware).max_batched_tokens)
+        chunk = float(self.chain.overrides.get("max_num_batched_tokens", tokens))
+        return lambda context: self._worst_case_bytes(context, block, chunk)
+
+    def _worst_case_bytes(self, context: Any, block: float, chunk: float) -> Any:
+        reserved: Any = self._held_bytes(0)
+        share = kv_cache.busiest_stage_share(self.model.n_layers, self.layout.pp) / self.layout.dcp
+        for group in self.model.layers:
+            if group.attention is not None:
+                blocks = self._worst_case_blocks(group.attention, context, block, chunk)
+                reserved = reserved + blocks * block * group.count * self._layer_bytes(group.attention) * share
+        return reserved
+
+    def _worst_case_blocks(self, attention: Attention, context: Any, block: float, chunk: float) -> Any:
+        if attention.window is None or self.unified_pages:
+            return formulas.whole_blocks(context, block)
+        return formulas.windowed_worst_case_blocks(context, block, attention.window, chunk)
+
+    def _layer_bytes(self, attention: Attention) -> Any:
+        dtype = self.model.kv_dtype if self.kv_dtype is None else self.kv_dtype
+        return layer_kv_bytes_per_token(attention, dtype, tensor_parallel=self.layout.tp, expand_mla=self.expand_mla)
+
+    def _assumptions(self) -> tuple[str, ...]:
+        """The version the numbers are for, and what nobody measured."""
+        links = [link for name, link in self.chain.links.items() if name in _NAMES and link.assumed]
+        assumed = tuple(f"{link.name} = {link.value:g} ({link.source})" for link in links)
+        return (f"engine {self.engine.name}, versions {self.engine.version}", *assumed)

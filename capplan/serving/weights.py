@@ -1,0 +1,120 @@
+"""Weights on one GPU: how tensor, expert, pipeline and data parallelism divide a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from capplan.cards.model import Attention, LayerGroup, Matmul, Model
+from capplan.cards.model_totals import OTHER_BYTES
+from capplan.formulas import _ops, kv_cache
+from capplan.serving.layout import Layout
+
+_END_SHARE = 0.1
+"""Kinds of layers that make up less than this share stand together at one end of the model (leading dense layers)."""
+
+
+@dataclass(frozen=True)
+class WeightShares:
+    """Bytes of weights on one GPU of the busiest pipeline stage, by part."""
+
+    attention: float
+    feed_forward: float
+    """Dense feed-forward, shared experts, routers, norms and projections between layers."""
+    experts: float
+    embeddings: float
+
+
+def weights_per_gpu(model: Model, layout: Layout, *, mtp: bool = False) -> WeightShares:
+    """Weights on the GPU that holds most of them.
+
+    Attention, dense feed-forward and shared experts are split over tensor parallelism and repeated on every
+    data-parallel rank; projections to a latent are replicated; KV heads are replicated once there are more ranks than
+    heads; routed experts are divided by expert parallelism (:func:`expert_split`), with redundant copies added;
+    embedding and lm_head are split over tensor parallelism.
+
+    Parameters
+    ----------
+    model : from :func:`~capplan.cards.model_card.load_model`, in the weight format that is served
+    layout : of one instance
+    mtp : count the multi-token-prediction layers
+
+    Returns
+    -------
+    shares : bytes by part [B]
+    """
+    attention = feed_forward = experts = 0.0
+    for count, group in stage_layers(model, layout.pp, mtp=mtp):
+        attention += count * _attention_bytes(group.attention, layout.tp)
+        feed_forward += count * _always_bytes(group, layout.tp)
+        experts += count * _expert_bytes(group, layout, model)
+    return WeightShares(attention, feed_forward, experts, _embedding_bytes(model, layout, mtp))
+
+
+def stage_layers(model: Model, pp: int, *, mtp: bool = False) -> Iterator[tuple[float, LayerGroup]]:
+    """Layers of the fullest pipeline stage: how many of each group, and the group.
+
+    Kinds of layers are taken as evenly spread, except a few leading ones, which leave the other stages to the rest.
+    """
+    stage = float(_ops.ceil(model.n_layers / pp))
+    few = {id(g) for g in model.layers if pp > 1 and len(model.layers) > 1 and g.count < _END_SHARE * model.n_layers}
+    rest = sum(group.count for group in model.layers if id(group) not in few) or model.n_layers
+    for group in model.layers:
+        if id(group) not in few or rest == model.n_layers:
+            yield group.count * min(stage, rest) / rest, group
+    if mtp:
+        yield from ((float(group.count), group) for group in model.mtp_layers)
+
+
+def expert_split(layout: Layout, *, mixture: bool = True) -> int:
+    """GPUs that share one copy of the routed experts: expert parallelism, or tensor parallelism where that is wider."""
+    return max(layout.expert_parallel(mixture=mixture), layout.tp)
+
+
+def _matmul_bytes(matmul: Matmul, tp: int) -> float:
+    return matmul.weight_bytes if matmul.shard == "replicated" else matmul.weight_bytes / tp
+
+
+def _attention_bytes(attention: Attention | None, tp: int) -> float:
+    if attention is None:
+        return 0.0
+    sharded = sum(
+        matmul.weight_bytes * _qkv_share(attention, tp) if matmul.shard == "qkv" else _matmul_bytes(matmul, tp)
+        for matmul in attention.matmuls
+    )
+    return sharded + OTHER_BYTES * attention.other_parameters
+
+
+def _qkv_share(attention: Attention, tp: int) -> float:
+    """Share of the fused query-key-value projection on one rank: query heads split, KV heads at least one."""
+    key_value = attention.head_dim + attention.value_head_dim
+    whole = attention.n_heads * attention.head_dim + attention.n_kv_heads * key_value
+    kv_heads = float(kv_cache.kv_heads_per_rank(attention.n_kv_heads, tp))
+    return (attention.n_heads / tp * attention.head_dim + kv_heads * key_value) / whole
+
+
+def _always_bytes(group: LayerGroup, tp: int) -> float:
+    """What every token passes beside attention."""
+    feed_forward = group.feed_forward
+    matmuls = group.matmuls + (feed_forward.matmuls if feed_forward is not None else ())
+    other = group.other_parameters + (feed_forward.other_parameters if feed_forward is not None else 0)
+    return sum(_matmul_bytes(matmul, tp) for matmul in matmuls) + OTHER_BYTES * other
+
+
+def _expert_bytes(group: LayerGroup, layout: Layout, model: Model) -> float:
+    feed_forward = group.feed_forward
+    if feed_forward is None or not feed_forward.n_experts:
+        return 0.0
+    parallel = layout.expert_parallel(mixture=model.is_mixture)
+    one = sum(matmul.weight_bytes for matmul in feed_forward.expert_matmuls)
+    one += OTHER_BYTES * feed_forward.expert_other_parameters
+    local = float(_ops.ceil((feed_forward.n_experts + layout.redundant_experts) / parallel))
+    return local * one * parallel / expert_split(layout, mixture=model.is_mixture)
+
+
+def _embedding_bytes(model: Model, layout: Layout, mtp: bool) -> float:
+    """Both ends of the model; with a pipeline they are on different stages, and the larger one counts."""
+    first, last = _matmul_bytes(model.embedding, layout.tp), _matmul_bytes(model.lm_head, layout.tp)
+    norm = OTHER_BYTES * model.norm_parameters
+    ends = max(first, last) if layout.pp > 1 or model.tied_embeddings else first + last
+    return norm + ends + (first + last if mtp and model.mtp_copies_embeddings else 0.0)
