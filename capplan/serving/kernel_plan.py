@@ -1,0 +1,410 @@
+"""What one forward pass launches on the busiest GPU: equal kernels of equal layers gathered into one term each.
+
+A plan depends on model, hardware, layout and element types only, so it is built once and every batch and context is
+evaluated on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from capplan.cards.engine import Engine
+from capplan.cards.hardware import Hardware, Kernels
+from capplan.cards.kv import KV_ELEMENT_BYTES, layer_kv_bytes_per_token
+from capplan.cards.model import Attention, FeedForward, LayerGroup, Matmul, Model
+from capplan.errors import InputError
+from capplan.formulas.attention_time import attention_flops_per_pair
+from capplan.formulas.experts import ExpertTerm, expert_term
+from capplan.formulas.gemm import ACTIVATION_BYTES, GemmTerm, gemm_term
+from capplan.formulas.kv_cache import busiest_stage_share, kv_heads_per_rank
+from capplan.serving.layout import Layout
+
+_Term = TypeVar("_Term")
+
+ELEMENTWISE_KERNELS = 5
+"""Small kernels of a layer: two norms with their residuals, rotary embedding, cache write, activation."""
+
+SAMPLING_KERNELS = 4
+"""Last norm, temperature, softmax, draw."""
+
+
+@dataclass(frozen=True)
+class AttentionLayers:
+    """Equal attention cores: how many, and the constants of their decode and prefill kernels."""
+
+    count: float
+    window: int | None
+    context_parallel: int
+    kv_bytes_per_token: float
+    flops_per_pair: float
+    floor_seconds: float
+    stream_bandwidth: float
+    flops_per_second: float
+    ramp_tokens: float
+    context_kv_bytes_per_token: float
+    context_flops_per_pair: float
+    context_floor_seconds: float
+    context_stream_bandwidth: float
+    context_flops_per_second: float
+    context_ramp_tokens: float
+
+
+@dataclass(frozen=True)
+class ExpertLayers:
+    """Equal layers of routed experts: how many, how they are spread, and the constants of their products."""
+
+    count: float
+    experts: int
+    """All experts of a layer, copies of busy ones included."""
+    top_k: int
+    ranks: int
+    shards: int
+    """GPUs that split one expert among them."""
+    terms: tuple[ExpertTerm, ...]
+    expert_bytes: float
+    row_bytes: float
+    dispatch_width: int
+    """Bytes of an element on its way to an expert."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """HBM bytes a pass moves besides the KV cache and the experts."""
+
+    weight_bytes: float
+    bytes_per_row: float
+    head_weight_bytes: float
+    head_bytes_per_row: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """GPUs that exchange data: how many in one scale-up domain, and how many domains."""
+
+    gpus: int
+    nodes: int
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One forward pass on the busiest GPU."""
+
+    layout: Layout
+    hardware: Hardware
+    hidden_size: int
+    layers: float
+    gemms: tuple[GemmTerm, ...]
+    latent_gemms: tuple[GemmTerm, ...]
+    """Products that expand the latents of MLA: in prefill also those of cached tokens."""
+    latent_split_gemms: tuple[GemmTerm, ...]
+    """The same as decode runs them, absorbed into query and output: two products, one floor more."""
+    attentions: tuple[AttentionLayers, ...]
+    states: tuple[GemmTerm, ...]
+    """Recurrent states read and written: streaming a sequence."""
+    mixtures: tuple[ExpertLayers, ...]
+    elementwise: GemmTerm
+    head: tuple[GemmTerm, ...]
+    sampling: GemmTerm
+    all_reduces: float
+    all_reduce_floor_seconds: float
+    all_reduce_floor_per_gpu_seconds: float
+    logits_bytes_per_row: float
+    engine_gap_seconds: float
+    engine_gap_per_sequence_seconds: float
+    traffic: Traffic
+    state_bytes: float
+    """Recurrent state of one sequence on this GPU, read and written."""
+    tensor_group: Group
+    expert_group: Group
+    stages_share_a_node: bool
+
+    @property
+    def kernels(self) -> Kernels:
+        """Kernel constants of the GPU."""
+        return self.hardware.kernels
+
+
+def build_plan(
+    model: Model,
+    groups: tuple[LayerGroup, ...],
+    hardware: Hardware,
+    layout: Layout,
+    kv_dtype: str | None,
+    engine: Engine | None,
+) -> StepPlan:
+    """The plan of a pass through ``groups`` and lm_head.
+
+    Parameters
+    ----------
+    model : with the weight formats to be used
+    groups : its layers, or its multi-token-prediction layers
+    hardware, layout, engine : where and how it runs; no engine means bare kernels
+    kv_dtype : of the cache; None is what the checkpoint declares
+
+    Raises
+    ------
+    InputError : expert parallelism for a model without experts, an unknown cache type
+    """
+    if layout.ep is not None and layout.ep > 1 and not model.is_mixture:
+        raise InputError(f"{model.name} has no experts; leave ep out", key="layout.ep")
+    total = sum(group.count for group in groups)
+    stretch = busiest_stage_share(total, layout.pp) * layout.pp
+    return _Builder(model, hardware, layout, kv_dtype or model.kv_dtype, engine, stretch).plan(groups, total * stretch)
+
+
+class _Builder:
+    """Walks the layers of a model once and gathers equal kernels."""
+
+    def __init__(
+        self,
+        model: Model,
+        hardware: Hardware,
+        layout: Layout,
+        kv_dtype: str,
+        engine: Engine | None,
+        stretch: float,
+    ) -> None:
+        self.model, self.hardware, self.layout, self.engine = model, hardware, layout, engine
+        self.kv_dtype, self.stretch, self.kernels = kv_dtype, stretch, hardware.kernels
+        self.gemms: dict[GemmTerm, float] = {}
+        self.latent: dict[GemmTerm, float] = {}
+        self.latent_split: dict[GemmTerm, float] = {}
+        self.states: dict[GemmTerm, float] = {}
+        self.attentions: dict[AttentionLayers, float] = {}
+        self.mixtures: dict[ExpertLayers, float] = {}
+        self.weight_bytes = self.row_bytes = self.small_row_bytes = self.small_kernels = self.all_reduces = 0.0
+        self.state_bytes = 0.0
+
+    def plan(self, groups: tuple[LayerGroup, ...], layers: float) -> StepPlan:
+        """The finished plan."""
+        for group in groups:
+            self._add_group(group, group.count * self.stretch)
+        head, sampling = self._head()
+        kernels, engine = self.kernels, self.engine
+        floors = kernels if engine is None else engine
+        gaps = self._engine_gaps(layers)
+        small = kernels.elementwise_floor_seconds * self.small_kernels
+        return StepPlan(
+            layout=self.layout,
+            hardware=self.hardware,
+            hidden_size=self.model.hidden_size,
+            layers=layers,
+            gemms=_counted(self.gemms),
+            latent_gemms=_counted(self.latent),
+            latent_split_gemms=_counted(self.latent_split),
+            attentions=tuple(replace(term, count=count) for term, count in self.attentions.items()),
+            states=_counted(self.states),
+            mixtures=tuple(replace(term, count=count) for term, count in self.mixtures.items()),
+            elementwise=(1, small, 0.0, self.small_row_bytes / kernels.gemm_stream_bandwidth, 0.0),
+            head=(head,),
+            sampling=sampling,
+            all_reduces=self.all_reduces,
+            all_reduce_floor_seconds=floors.all_reduce_floor_seconds,
+            all_reduce_floor_per_gpu_seconds=floors.all_reduce_floor_per_gpu_seconds,
+            logits_bytes_per_row=float(ACTIVATION_BYTES * self.model.vocab_size),
+            engine_gap_seconds=gaps[0],
+            engine_gap_per_sequence_seconds=gaps[1],
+            traffic=self._traffic(),
+            state_bytes=self.state_bytes,
+            tensor_group=group_of(self.layout.tp, self.hardware),
+            expert_group=group_of(self.layout.tp * self.layout.dp, self.hardware),
+            stages_share_a_node=self.layout.gpus <= self.hardware.scale_up.gpus,
+        )
+
+    def _add_group(self, group: LayerGroup, count: float) -> None:
+        kernels = float(ELEMENTWISE_KERNELS)
+        self.small_row_bytes += count * 8 * ACTIVATION_BYTES * self.model.hidden_size
+        for matmul in group.matmuls:
+            kernels += self._add_gemm(matmul, count)
+        if group.attention is not None:
+            kernels += self._add_attention(group.attention, count)
+        if group.state_bytes:
+            self._add_state(group.state_bytes, count)
+        if group.feed_forward is not None:
+            kernels += self._add_feed_forward(group.feed_forward, count)
+        self.small_kernels += kernels * count
+
+    def _add_gemm(self, matmul: Matmul, count: float, attention: Attention | None = None) -> float:
+        """Add a product of every token; returns the kernels that quantise its activations first."""
+        inputs, outputs = sharded(matmul, self.layout.tp, attention)
+        times = count * matmul.count
+        term = self._gemm(inputs, outputs, matmul)
+        if matmul.name == "kv_b" and attention is not None:
+            self._add_latent(term, inputs, outputs, matmul, attention, times)
+        else:
+            _add(self.gemms, term, times)
+        self.weight_bytes += times * inputs * outputs * matmul.format.bytes_per_element
+        self.row_bytes += times * ACTIVATION_BYTES * (inputs + outputs)
+        return matmul.count if matmul.format.compute != "bf16" else 0.0
+
+    def _add_latent(
+        self, term: GemmTerm, inputs: float, outputs: float, matmul: Matmul, attention: Attention, times: float
+    ) -> None:
+        _add(self.latent, term, times)
+        value_share = attention.value_head_dim / (attention.value_head_dim + attention.qk_nope_head_dim)
+        for share in (value_share, 1 - value_share):
+            _add(self.latent_split, self._gemm(inputs, outputs * share, matmul), times)
+
+    def _gemm(self, inputs: float, outputs: float, matmul: Matmul) -> GemmTerm:
+        kernels = self.kernels
+        return gemm_term(
+            inputs,
+            outputs,
+            matmul.format.bytes_per_element,
+            kernels.gemm_floor_seconds,
+            kernels.gemm_stream_bandwidth,
+            kernels.gemm_narrow_outputs,
+            getattr(kernels, f"gemm_flops_{matmul.format.compute}") * kernels.sustained_share,
+        )
+
+    def _add_attention(self, attention: Attention, count: float) -> float:
+        quantisers = sum(self._add_gemm(matmul, count, attention) for matmul in attention.matmuls)
+        if self.layout.tp > 1:
+            self.all_reduces += count
+        _add(self.attentions, self._attention_layers(attention), count)
+        width = _heads(attention, self.layout.tp) * (attention.head_dim + attention.value_head_dim)
+        self.small_row_bytes += count * 2 * ACTIVATION_BYTES * width
+        return quantisers
+
+    def _attention_layers(self, attention: Attention) -> AttentionLayers:
+        kernels, layout = self.kernels, self.layout
+        heads = _heads(attention, layout.tp)
+        latent = attention.kind == "mla"
+        key, value = attention.head_dim, attention.value_head_dim
+        decode_key = attention.kv_lora_rank + attention.qk_rope_head_dim if latent else key
+        narrow = KV_ELEMENT_BYTES.get(self.kv_dtype, 1) < 2
+        kv_heads = kv_heads_per_rank(attention.n_kv_heads, layout.tp)
+        context_flops = kernels.context_attention_flops * kernels.sustained_share
+        return AttentionLayers(
+            count=1.0,
+            window=attention.window,
+            context_parallel=layout.dcp,
+            kv_bytes_per_token=layer_kv_bytes_per_token(attention, self.kv_dtype, tensor_parallel=layout.tp),
+            flops_per_pair=attention_flops_per_pair(
+                heads * layout.dcp, decode_key, attention.kv_lora_rank if latent else value
+            ),
+            floor_seconds=kernels.mla_floor_seconds if latent else kernels.attention_floor_seconds,
+            stream_bandwidth=kernels.attention_stream_bandwidth_fp8 if narrow else kernels.attention_stream_bandwidth,
+            flops_per_second=kernels.mla_decode_flops if latent else context_flops,
+            ramp_tokens=kernels.attention_ramp_tokens,
+            context_kv_bytes_per_token=ACTIVATION_BYTES * kv_heads * (key + value),
+            context_flops_per_pair=attention_flops_per_pair(heads, key, value),
+            context_floor_seconds=kernels.context_attention_floor_seconds,
+            context_stream_bandwidth=kernels.attention_stream_bandwidth,
+            context_flops_per_second=context_flops,
+            context_ramp_tokens=kernels.context_attention_ramp_tokens,
+        )
+
+    def _add_state(self, state_bytes: float, count: float) -> None:
+        moved = 2 * state_bytes / self.layout.tp
+        self.state_bytes += count * moved
+        streamed = moved / self.kernels.attention_stream_bandwidth
+        _add(self.states, (1, self.kernels.attention_floor_seconds, 0.0, streamed, 0.0), count)
+
+    def _add_feed_forward(self, feed_forward: FeedForward, count: float) -> float:
+        quantisers = sum(self._add_gemm(matmul, count) for matmul in feed_forward.matmuls)
+        inner = sum(sharded(m, self.layout.tp)[1] for m in feed_forward.matmuls if m.shard == "column")
+        self.small_row_bytes += count * 1.5 * ACTIVATION_BYTES * inner
+        if feed_forward.n_experts:
+            self._add_mixture(feed_forward, count)
+        if self.layout.tp > 1 and not (feed_forward.n_experts and self.layout.dp > 1):
+            self.all_reduces += count
+        return quantisers
+
+    def _add_mixture(self, feed_forward: FeedForward, count: float) -> None:
+        layout = self.layout
+        ranks = layout.expert_parallel(mixture=True)
+        shards = layout.tp * layout.dp // ranks
+        if ranks > feed_forward.n_experts + layout.redundant_experts:
+            raise InputError(f"{ranks} exceeds the experts of a layer, copies included", key="layout.ep")
+        matrices = [(m, *sharded(m, shards)) for m in feed_forward.expert_matmuls]
+        terms = tuple(self._expert(m, inputs, outputs, len(matrices)) for m, inputs, outputs in matrices)
+        layers = ExpertLayers(
+            count=1.0,
+            experts=feed_forward.n_experts + layout.redundant_experts,
+            top_k=feed_forward.top_k,
+            ranks=ranks,
+            shards=shards,
+            terms=terms,
+            expert_bytes=sum(inputs * outputs * m.format.bytes_per_element for m, inputs, outputs in matrices),
+            row_bytes=sum(ACTIVATION_BYTES * (inputs + outputs) for _, inputs, outputs in matrices),
+            dispatch_width=max(ACTIVATION_BYTES if m.format.compute == "bf16" else 1 for m, _, _ in matrices),
+        )
+        _add(self.mixtures, layers, count)
+        rows_per_token = feed_forward.top_k * layout.dp / ranks
+        inner = sum(1.5 * outputs for m, _, outputs in matrices if m.shard == "column")
+        copied = rows_per_token * ACTIVATION_BYTES * (3 * self.model.hidden_size + inner)
+        self.small_row_bytes += count * copied
+
+    def _expert(self, matmul: Matmul, inputs: float, outputs: float, kinds: int) -> ExpertTerm:
+        kernels = self.kernels
+        return expert_term(
+            inputs,
+            outputs,
+            matmul.format.bytes_per_element,
+            kernels.moe_floor_seconds / kinds,
+            kernels.moe_stream_bandwidth,
+            kernels.moe_narrow_outputs,
+            getattr(kernels, f"moe_flops_{matmul.format.compute}") * kernels.sustained_share,
+            kernels.moe_padding_rows,
+        )
+
+    def _head(self) -> tuple[GemmTerm, GemmTerm]:
+        head, kernels = self.model.lm_head, self.kernels
+        term = self._gemm(head.inputs, head.outputs / self.layout.tp, head)
+        # Logits are read twice in 32 bits: once for the softmax, once for the draw.
+        streamed = 8 * self.model.vocab_size / kernels.gemm_stream_bandwidth
+        return term, (1, SAMPLING_KERNELS * kernels.elementwise_floor_seconds, 0.0, streamed, 0.0)
+
+    def _engine_gaps(self, layers: float) -> tuple[float, float]:
+        """Seconds a step and a sequence. An engine's overhead of a layer includes the floors of its small kernels."""
+        if self.engine is None:
+            return 0.0, 0.0
+        own = ELEMENTWISE_KERNELS * self.kernels.elementwise_floor_seconds
+        beyond = max(self.engine.layer_overhead_seconds - own, 0.0)
+        return self.engine.step_gap_seconds + layers * beyond, self.engine.sequence_overhead_seconds
+
+    def _traffic(self) -> Traffic:
+        head, vocabulary = self.model.lm_head, self.model.vocab_size
+        outputs = head.outputs / self.layout.tp
+        return Traffic(
+            weight_bytes=self.weight_bytes,
+            bytes_per_row=self.row_bytes + self.small_row_bytes,
+            head_weight_bytes=head.inputs * outputs * head.format.bytes_per_element,
+            head_bytes_per_row=ACTIVATION_BYTES * (head.inputs + outputs) + 8 * vocabulary,
+        )
+
+
+def sharded(matmul: Matmul, ways: int, attention: Attention | None = None) -> tuple[float, float]:
+    """Inputs and outputs of a matrix on one of ``ways`` tensor-parallel GPUs.
+
+    A ``qkv`` matrix splits query heads, and KV heads until each GPU holds one.
+    """
+    if matmul.shard == "column":
+        return matmul.inputs, matmul.outputs / ways
+    if matmul.shard == "row":
+        return matmul.inputs / ways, matmul.outputs
+    if matmul.shard == "qkv" and attention is not None:
+        width = attention.head_dim + attention.value_head_dim
+        queries = matmul.outputs - attention.n_kv_heads * width
+        return matmul.inputs, queries / ways + kv_heads_per_rank(attention.n_kv_heads, ways) * width
+    return matmul.inputs, matmul.outputs
+
+
+def group_of(gpus: int, hardware: Hardware) -> Group:
+    """A group of that many GPUs over as few scale-up domains as hold it."""
+    nodes = -(-gpus // hardware.scale_up.gpus)
+    return Group(gpus // nodes if gpus % nodes == 0 else hardware.scale_up.gpus, nodes)
+
+
+def _heads(attention: Attention, ways: int) -> int:
+    return -(-attention.n_heads // ways)
+
+
+def _add(terms: dict[_Term, float], term: _Term, count: float) -> None:
+    terms[term] = terms.get(term, 0.0) + count
+
+
+def _counted(terms: dict[GemmTerm, float]) -> tuple[GemmTerm, ...]:
+    return tuple((count, *term[1:]) for term, count in terms.items())

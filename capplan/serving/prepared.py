@@ -1,0 +1,117 @@
+"""From the arguments of a step function to a plan that is built once and kept."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any
+
+from capplan.cards.engine import Engine
+from capplan.cards.hardware import Hardware, Kernels
+from capplan.cards.model import Model
+from capplan.errors import InputError
+from capplan.quantities.chain import Chain
+from capplan.serving.kernel_plan import StepPlan, build_plan
+from capplan.serving.layout import Layout
+
+_KEPT = 256
+_KERNELS = tuple(constant.name for constant in fields(Kernels))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The plan of a pass, and of a draft of one token where the model has layers for it."""
+
+    plan: StepPlan
+    draft: StepPlan | None
+    arguments: tuple[object, ...]
+    """Kept alive, so that their identities stay theirs as long as the plan is cached."""
+
+
+_plans: OrderedDict[tuple[Any, ...], Prepared] = OrderedDict()
+
+
+def prepare(
+    model: Model,
+    hardware: Hardware,
+    layout: Layout,
+    weight_dtype: str | None,
+    kv_dtype: str | None,
+    engine: Engine | str | None,
+    chain: Chain | None,
+) -> Prepared:
+    """The plan for these arguments, from the cache where they were used before.
+
+    Raises
+    ------
+    InputError : an argument of another type; a format, cache type or engine nobody knows
+    """
+    if chain is not None:
+        hardware = _with_overrides(hardware, chain)
+    key = (id(model), id(hardware), layout, weight_dtype, kv_dtype, engine if type(engine) is str else id(engine))
+    found = _plans.get(key)
+    if found is None:
+        found = _plans[key] = _build(model, hardware, layout, weight_dtype, kv_dtype, engine)
+        if len(_plans) > _KEPT:
+            _plans.popitem(last=False)
+    return found
+
+
+def _build(
+    model: Model,
+    hardware: Hardware,
+    layout: Layout,
+    weight_dtype: str | None,
+    kv_dtype: str | None,
+    engine: Engine | str | None,
+) -> Prepared:
+    _check_types(model, hardware, layout)
+    card = _engine(engine)
+    formatted = model if weight_dtype is None else model.with_weight_dtype(weight_dtype)
+    plan = build_plan(formatted, formatted.layers, hardware, layout, kv_dtype, card)
+    draft = None
+    if formatted.mtp_layers:
+        draft = build_plan(formatted, formatted.mtp_layers, hardware, replace(layout, pp=1), kv_dtype, None)
+    return Prepared(plan, draft, (model, hardware, engine))
+
+
+def _check_types(model: object, hardware: object, layout: object) -> None:
+    wanted = (("model", model, Model), ("hardware", hardware, Hardware), ("layout", layout, Layout))
+    for key, value, kind in wanted:
+        if not isinstance(value, kind):
+            raise InputError(f"must be a {kind.__name__}, not {type(value).__name__}", key=key)
+
+
+def _engine(engine: Engine | str | None) -> Engine | None:
+    """The engine card; None where the step is to be bare kernels."""
+    if engine is None or engine == "none":
+        return None
+    if isinstance(engine, str):
+        from capplan.cards.engine_card import load_engine
+
+        engine = load_engine(engine)
+    if not isinstance(engine, Engine):
+        raise InputError(f"must be an engine card or its name, not {type(engine).__name__}", key="engine")
+    return None if engine.name == "none" else engine
+
+
+def _with_overrides(hardware: Hardware, chain: Chain) -> Hardware:
+    """The GPU with the kernel constants of the chain, which records where each comes from."""
+    values = (
+        {name: chain.given(name, getattr(hardware.kernels, name), *_source(hardware, name)) for name in _KERNELS}
+        if chain.record or chain.overrides.keys() & set(_KERNELS)
+        else {}
+    )
+    changed = {name: value for name, value in values.items() if value != getattr(hardware.kernels, name)}
+    return _replaced(hardware, tuple(sorted(changed.items()))) if changed else hardware
+
+
+def _source(hardware: Hardware, name: str) -> tuple[str]:
+    number = hardware.sources.get(f"kernels.{name}")
+    return (number.source if number is not None else f"hardware card {hardware.name}",)
+
+
+@lru_cache(maxsize=64)
+def _replaced(hardware: Hardware, changed: tuple[tuple[str, float], ...]) -> Hardware:
+    return replace(hardware, kernels=replace(hardware.kernels, **dict(changed)))

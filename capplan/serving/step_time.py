@@ -1,0 +1,119 @@
+"""The answer of a step or a prefill, and the options both take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from capplan.errors import InputError, UnknownNameError
+from capplan.formulas._ops import Value
+
+OPTIONS = ("weight_dtype", "kv_dtype", "engine", "overlap", "mtp", "acceptance", "skew", "chain")
+LIMITS = ("hbm", "compute", "network", "latency")
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Time of one forward pass.
+
+    Parameters
+    ----------
+    seconds : of the whole pass, the sum of ``parts`` [s]
+    parts : seconds by named quantity; with overlapped micro-batches only the part of the communication that no
+        computation hides, ``exposed_communication_seconds``
+    tokens : that the whole instance gets out of the pass: new tokens of a step (None where the acceptance of its
+        drafts is unknown), prompt tokens of a prefill
+    tokens_per_step : tokens one sequence gets out of a decode step, 1 without drafts, None where unknown
+    gpus : of the instance
+    """
+
+    seconds: Value
+    parts: Mapping[str, Value]
+    tokens: Value | None
+    tokens_per_step: Value | None
+    gpus: int
+    _account: Callable[[], tuple[dict[str, Value], dict[str, Value]]] = field(repr=False, compare=False)
+
+    @cached_property
+    def _shares_and_links(self) -> tuple[dict[str, Value], dict[str, Value]]:
+        return self._account()
+
+    @property
+    def shares(self) -> Mapping[str, Value]:
+        """Seconds by what they are spent on: ``hbm``, ``compute``, ``network``, ``latency``; their sum is the sum of
+        kernel times before any overlap [s]."""
+        return self._shares_and_links[0]
+
+    @property
+    def links(self) -> Mapping[str, Value]:
+        """Bytes on the busiest GPU, one direction: ``hbm``, ``nvlink``, ``pcie``, ``nic`` [B]."""
+        return self._shares_and_links[1]
+
+    @cached_property
+    def limit(self) -> Any:
+        """What most of the time goes to; an array of names where the batch was an array."""
+        shares = [self.shares[name] for name in LIMITS]
+        if all(isinstance(share, (int, float)) for share in shares):
+            return LIMITS[shares.index(max(shares))]
+        import numpy
+
+        return numpy.array(LIMITS)[numpy.argmax(numpy.broadcast_arrays(*shares), axis=0)]
+
+    @property
+    def tokens_per_second_per_gpu(self) -> Value | None:
+        """Throughput of back-to-back passes [token/s]."""
+        return None if self.tokens is None else self.tokens / (self.seconds * self.gpus)
+
+
+def check_number(value: Value, key: str, *, least: float = 0.0, above: bool = False, most: float = 1e12) -> Value:
+    """The value as a float or an array of floats.
+
+    Raises
+    ------
+    InputError : no number, NaN, infinite or out of range
+    """
+    if type(value) is int or type(value) is float:
+        if (least < value or (value == least and not above)) and value <= most:
+            return float(value)
+    elif hasattr(value, "dtype") and value.dtype.kind in "iuf":
+        low = value > least if above else value >= least
+        if (low & (value <= most)).all():
+            return value.astype(float) if value.shape else float(value)
+    bound = f"above {least:g}" if above else f"{least:g} or more"
+    raise InputError(f"{_shown(value)} must be a finite number, {bound} and at most {most:g}", key=key)
+
+
+def refuse_unknown(options: Mapping[str, object]) -> None:
+    """Raise UnknownNameError for an option no step function has."""
+    for name in options:
+        raise UnknownNameError.among(name, OPTIONS, "option")
+
+
+def _shown(value: object) -> str:
+    text = repr(value).replace("\n", " ")
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def check_drafts(mtp: object, acceptance: object) -> tuple[int, tuple[float, ...] | None]:
+    """Draft tokens a step, and the acceptance of each position if it is known.
+
+    Raises
+    ------
+    InputError : no whole number of drafts, an acceptance outside 0 to 1, or one without drafts
+    """
+    if isinstance(mtp, bool) or not isinstance(mtp, int) or not 0 <= mtp <= 64:
+        raise InputError(f"{_shown(mtp)} must be a whole number of draft tokens, 0 to 64", key="mtp")
+    if acceptance is None:
+        return mtp, None
+    if mtp == 0:
+        raise InputError("is used only with draft tokens; set mtp, or leave acceptance out", key="acceptance")
+    rates = (acceptance,) * mtp if isinstance(acceptance, (int, float)) else acceptance
+    if not isinstance(rates, (list, tuple)) or len(rates) != mtp:
+        raise InputError(f"must be one share, or one for each of the {mtp} draft tokens", key="acceptance")
+    for rate in rates:
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate <= 1 or math.isnan(rate):
+            raise InputError(f"{_shown(rate)} must be a share between 0 and 1", key="acceptance")
+    return mtp, tuple(float(rate) for rate in rates)
