@@ -1,0 +1,195 @@
+"""A decode pool: equal instances whose ranks each hold a stationary batch of running requests."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from capplan.formulas.barrier import barrier_step_mean
+from capplan.formulas.lengths import running_weight_cube
+from capplan.formulas.overflow import overflow_probability, random_count_demand, safe_cap
+from capplan.planning.problem import Problem
+from capplan.serving.layout import Layout
+from capplan.serving.linear import linear_step
+from capplan.serving.memory import MemoryBudget, memory
+from capplan.serving.stationary import Stationary, concurrency
+
+if TYPE_CHECKING:
+    from capplan.cards.workload import Workload
+    from capplan.quantities.chain import Chain
+
+BARRIER_ROUTING = {
+    "random": "random",
+    "round-robin": "round-robin",
+    "least-loaded": "least-loaded",
+    "least-kv": "least-loaded",  # keeps batches about equal too; what it saves beyond that is not counted
+}
+FIXED_POINT_TURNS = 3
+
+
+@dataclass(frozen=True)
+class KvUse:
+    """Demand for the KV pool of one rank, as shares of its capacity, and how often it is exceeded."""
+
+    mean: float
+    p99: float
+    overflow_probability: float
+
+
+@dataclass(frozen=True)
+class DecodePool:
+    """One decode pool under load: the state of one of its equal ranks."""
+
+    layout: Layout
+    instances: int
+    budget: MemoryBudget
+    coefficients: tuple[float, float, float]
+    """(a, e, c) of T = a + e N + c S of one rank, the wait for the slowest rank inside a."""
+    stationary: Stationary
+    rank_rate: float
+    kv: KvUse
+    cap: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the pool."""
+        return self.instances * self.layout.gpus
+
+    @property
+    def ranks(self) -> int:
+        """Attention ranks of the pool."""
+        return self.instances * self.layout.dp
+
+    @cached_property
+    def stable(self) -> bool:
+        """Whether a stationary state exists."""
+        return math.isfinite(self.stationary.step_mean)
+
+
+def running_size_moments(workload: Workload) -> tuple[float, float, float]:
+    r"""Mean, variance and third central moment of the cached tokens of a running request.
+
+    .. math:: E[X^3] = E[D P'^3 + \tfrac32 P'^2 D^2 + P' D^3 + D^4/4]/E[D]
+
+    with D = L - 1 decode steps and the prompt P' of :class:`capplan.formulas.decode_nodes.DecodeMoments`.
+    """
+    m = workload.decode_moments
+    mean, variance = workload.mean_context, workload.context_std**2
+    third_raw = (m.m31 + 1.5 * m.m22 + m.m13 + m.m04 / 4) / m.m01
+    return mean, variance, third_raw - 3 * mean * variance - mean**3
+
+
+def evaluate(problem: Problem, layout: Layout, instances: int, rate: float, chain: Chain | None = None) -> DecodePool:
+    """The state of a decode pool at a total request rate [1/s]."""
+    chain = chain or problem.chain()
+    budget = pool_memory(problem, layout, chain)
+    rank_rate = rate / (instances * layout.dp)
+    coefficients, stationary = _operating_point(problem, layout, instances, rank_rate)
+    kv = kv_use(problem, budget, stationary)
+    cap = batch_cap(problem, budget, stationary)
+    return DecodePool(layout, instances, budget, coefficients, stationary, rank_rate, kv, cap)
+
+
+def pool_memory(problem: Problem, layout: Layout, chain: Chain) -> MemoryBudget:
+    """The memory budget of one rank under the scenario's options."""
+    serving = problem.scenario.serving
+    return memory(
+        problem.model,
+        problem.hardware,
+        layout,
+        problem.engine,
+        chain=chain,
+        weight_dtype=serving.weight_dtype,
+        kv_dtype=serving.kv_dtype,
+        mtp=serving.mtp,
+    )
+
+
+def _operating_point(
+    problem: Problem, layout: Layout, instances: int, rank_rate: float
+) -> tuple[tuple[float, float, float], Stationary]:
+    """Linearise the step time where the rank runs, and find where it runs: a few turns agree."""
+    batch, theta = 1.0, problem.workload.mean_context
+    for _ in range(FIXED_POINT_TURNS):
+        a, e, c = linear_step(
+            problem.model, problem.hardware, layout, batch, theta, mtp=problem.scenario.serving.mtp,
+            acceptance=problem.scenario.serving.acceptance, **problem.step_options,
+        )  # fmt: skip
+        load = rank_rate * problem.workload.mean_decode_steps * (e + c * theta)
+        if load >= 0.995:
+            break
+        batch = max(1.0, rank_rate * problem.workload.mean_decode_steps * a / (1 - load))
+    coefficients = (a + _barrier_excess(problem, layout, (a, e, c), rank_rate), e, c)
+    return coefficients, _stationary(problem, coefficients, rank_rate, instances * layout.dp)
+
+
+def _barrier_excess(
+    problem: Problem, layout: Layout, coefficients: tuple[float, float, float], rank_rate: float
+) -> float:
+    """Seconds a step waits for the slowest of its ranks, before the wait feeds back into the batch."""
+    if layout.dp == 1:
+        return 0.0
+    (a, e, c), workload = coefficients, problem.workload
+    routing = problem.scenario.serving.routing
+    mean = barrier_step_mean(
+        a, e, c, rank_rate, workload.mean_decode_steps, workload.mean_context, workload.context_std,
+        float(running_weight_cube(e, c, workload.decode_moments)), layout.dp, BARRIER_ROUTING[routing],
+    )  # fmt: skip
+    load = rank_rate * workload.mean_decode_steps * (e + c * workload.mean_context)
+    return mean * (1 - load) - a if math.isfinite(mean) else 0.0
+
+
+def _stationary(
+    problem: Problem, coefficients: tuple[float, float, float], rank_rate: float, ranks: int
+) -> Stationary:
+    section = problem.scenario
+    return concurrency(
+        problem.workload,
+        rank_rate,
+        coefficients,
+        cap=section.serving.max_num_seqs,
+        dispersion=section.workload.dispersion,
+        routing=section.serving.routing,
+        instances=ranks,
+    )
+
+
+def kv_use(problem: Problem, budget: MemoryBudget, stationary: Stationary) -> KvUse:
+    """Demand of the stationary batch against the pool of a rank."""
+    sizes = running_size_moments(problem.workload)
+    capacity = capacity_tokens(problem, budget)
+    if not math.isfinite(stationary.mean) or capacity <= 0:
+        return KvUse(math.inf, math.inf, 1.0)
+    mean, variance, third = random_count_demand(stationary.mean, stationary.std**2, *sizes)
+    overflow = float(overflow_probability(capacity, mean, variance, third))
+    return KvUse(mean / capacity, _demand_quantile(0.99, mean, variance, third) / capacity, overflow)
+
+
+def capacity_tokens(problem: Problem, budget: MemoryBudget) -> float:
+    """Tokens a rank holds; where bytes a token are no constant, at the mean context of a running request."""
+    if budget.capacity_tokens is not None:
+        return float(budget.capacity_tokens)
+    context = problem.workload.mean_context
+    return float(budget.max_sequences(context) * context)
+
+
+def _demand_quantile(p: float, mean: float, variance: float, third: float) -> float:
+    """Quantile of the demand: bisection on the overflow probability."""
+    low, high = 0.0, mean + 12 * math.sqrt(variance)
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if overflow_probability(middle, mean, variance, third) > 1 - p else (low, middle)
+    return high
+
+
+def batch_cap(problem: Problem, budget: MemoryBudget, stationary: Stationary) -> int:
+    """The ``max_num_seqs`` to set on a rank: what memory holds safely, and never less than the P99.9 batch needs."""
+    if problem.scenario.serving.max_num_seqs is not None:
+        return problem.scenario.serving.max_num_seqs
+    if not math.isfinite(stationary.mean):
+        return 0
+    capacity = capacity_tokens(problem, budget)
+    safe = safe_cap(capacity, *running_size_moments(problem.workload), problem.scenario.slo.kv_overflow)
+    return max(safe, math.ceil(stationary.quantile(0.999)))

@@ -1,0 +1,133 @@
+"""All pools of a plan together: what a client sees, and which targets are met."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+
+from capplan.planning.latency import PERCENTILES, Law
+from capplan.planning.problem import Problem
+
+if TYPE_CHECKING:
+    from capplan.planning.decode_pool import DecodePool
+    from capplan.planning.prefill_pool import PrefillPool
+    from capplan.serving.stationary import Stationary
+
+LATENCIES = ("ttft", "tpot", "itl", "step", "answer", "e2e")
+
+
+class Decoding(Protocol):
+    """What the client's view needs of the pool that decodes."""
+
+    stationary: Stationary
+
+
+@dataclass(frozen=True)
+class Check:
+    """One target beside what was predicted. ``ratio`` above 1 is a violation."""
+
+    name: str
+    value: float
+    target: float
+
+    @property
+    def ratio(self) -> float:
+        """Value over target."""
+        return self.value / self.target
+
+    @property
+    def met(self) -> bool:
+        """Whether the target is met."""
+        return self.value <= self.target * (1 + 1e-9)
+
+
+@dataclass(frozen=True)
+class ClientView:
+    """Latencies of one deployment, as laws where they are sums."""
+
+    problem: Problem
+    ttft: Law
+    stationary: Stationary
+
+    def percentile(self, name: str, p: float) -> float:
+        """Percentile of a latency [s]: ``name`` is one of :data:`LATENCIES`."""
+        if name in ("ttft", "answer", "e2e"):
+            return float(getattr(self, name).quantile(p))
+        quantile = {
+            "tpot": self.stationary.tpot_quantile,
+            "itl": self.stationary.itl_quantile,
+            "step": self.stationary.step_quantile,
+        }[name]
+        return float(quantile(p))
+
+    def all_percentiles(self) -> dict[str, float]:
+        """``ttft_p50_seconds`` and so on, for every latency and percentile."""
+        return {
+            f"{name}_{label}_seconds": self.percentile(name, p) for name in LATENCIES for label, p in PERCENTILES.items()
+        }
+
+    @cached_property
+    def decode_seconds(self) -> Law:
+        """Time from the first to the last token."""
+        return Law.from_quantiles(lambda grid: np.array([self.stationary.e2e_quantile(float(p)) for p in grid]))
+
+    @cached_property
+    def e2e(self) -> Law:
+        """Time to the last token; TTFT and decode time are taken as independent."""
+        return self.ttft.plus(self.decode_seconds)
+
+    @cached_property
+    def answer(self) -> Law:
+        """Time to the first token after the reasoning; TTFT where the workload does not reason."""
+        share = self.problem.workload.reasoning_share or 0.0
+        reasoning = Law(self.decode_seconds.values * share, self.decode_seconds.weights)
+        return self.ttft.plus(reasoning)
+
+    @cached_property
+    def attainment(self) -> float:
+        """Share of requests that meet every latency target; targets on different latencies taken as independent."""
+        shares: dict[str, float] = {}
+        for key, target in self.problem.targets.items():
+            name = key.rpartition("_")[0]
+            shares[name] = min(shares.get(name, 1.0), self._share_within(name, target))
+        return float(np.prod(list(shares.values()))) if shares else 1.0
+
+    def _share_within(self, name: str, target: float) -> float:
+        if name in ("ttft", "answer", "e2e"):
+            return float(getattr(self, name).share_within(target))
+        low, high = 0.0, 1.0
+        for _ in range(20):  # to 1e-6; the quantile is monotone
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.percentile(name, middle) <= target else (low, middle)
+        return low
+
+
+def latency_checks(view: ClientView, targets: Mapping[str, float], names: tuple[str, ...]) -> list[Check]:
+    """The targets on the given latencies beside their predictions."""
+    checks = []
+    for key, target in targets.items():
+        name, _, label = key.rpartition("_")
+        if name in names:
+            checks.append(Check(key, view.percentile(name, PERCENTILES[label]), target))
+    return checks
+
+
+Mode = Literal["aggregated", "disaggregated"]
+
+
+@dataclass(frozen=True)
+class Pools:
+    """A complete deployment: a decode and a prefill pool, or one pool for both."""
+
+    mode: Mode
+    decode: DecodePool
+    prefill: PrefillPool | None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all pools."""
+        return self.decode.gpus + (self.prefill.gpus if self.prefill else 0)

@@ -1,0 +1,120 @@
+"""A prefill pool: ranks that read prompts first come, first served, and hand the KV cache on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from capplan.formulas.pools import kv_transfer_seconds
+from capplan.formulas.queueing_numeric import mgk_queue
+from capplan.planning.decode_pool import pool_memory
+from capplan.planning.latency import Array, Law, probability_grid
+from capplan.planning.problem import Problem
+from capplan.quantities.chain import Chain
+from capplan.serving.layout import Layout
+from capplan.serving.memory import MemoryBudget
+from capplan.serving.prefill import prefill
+
+LEAST_PROMPT_TOKENS = 1.0
+NIC_EFFICIENCY = 0.85
+"""Share of the line rate a KV transfer reaches (DeepSeek-V3 disclosure: 40 of 50 GB/s and more on 400 Gb/s)."""
+
+
+@dataclass(frozen=True)
+class PromptCost:
+    """What prompts cost one rank of a layout, every rank of the instance being busy.
+
+    ``alone_seconds`` is the time until a prompt is read; ``share_seconds`` what it adds to a queue in which short
+    prompts share passes of ``token_budget`` tokens.
+    """
+
+    prompts: Array
+    weights: Array
+    alone_seconds: Array
+    share_seconds: Array
+    transfer_seconds: Array
+    token_budget: float
+
+    @property
+    def mean_share_seconds(self) -> float:
+        """Mean time a prompt takes from a rank [s]."""
+        return float(self.weights @ self.share_seconds)
+
+    def alone_quantile(self, p: float) -> float:
+        """Quantile of the time a prompt takes when nothing waits [s]."""
+        return float(np.interp(p, np.cumsum(self.weights) - self.weights / 2, self.alone_seconds))
+
+
+@dataclass(frozen=True)
+class PrefillPool:
+    """One prefill pool under load. ``ttft`` is queue, prefill and KV transfer; decode adds its own part."""
+
+    layout: Layout
+    instances: int
+    budget: MemoryBudget
+    cost: PromptCost
+    utilization: float
+    wait_probability: float
+    ttft: Law
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the pool."""
+        return self.instances * self.layout.gpus
+
+    @property
+    def ranks(self) -> int:
+        """Attention ranks of the pool."""
+        return self.instances * self.layout.dp
+
+
+def prompt_grid(problem: Problem) -> tuple[Array, Array]:
+    """New tokens of a prompt, prefix hits taken off, on the probability grid."""
+    middle, width = probability_grid()
+    prompts = np.asarray(problem.workload.input.quantile(middle), float)
+    return np.maximum(prompts, LEAST_PROMPT_TOKENS), width
+
+
+def token_budget(problem: Problem) -> float:
+    """Tokens of one prefill pass: the scenario's, else the engine's default on that GPU."""
+    given = problem.scenario.serving.max_num_batched_tokens
+    return float(given or problem.engine.batch_defaults_on(problem.hardware).max_batched_tokens)
+
+
+def prompt_cost(problem: Problem, layout: Layout, grid: tuple[Array, Array]) -> PromptCost:
+    """Time of every prompt of the grid on one rank of a layout."""
+    prompts, weights = grid
+    hit = problem.scenario.serving.prefix_hit
+    new, budget = np.maximum(prompts * (1 - hit), LEAST_PROMPT_TOKENS), token_budget(problem)
+    options: dict[str, Any] = {"prompts": layout.dp, **problem.step_options}
+    # One more point, a full pass, tells what a token costs where short prompts share it.
+    tokens, cached = np.append(new, budget), np.append(prompts * hit, 0.0)
+    seconds = np.asarray(prefill(problem.model, problem.hardware, layout, tokens, cached, **options).seconds)
+    alone, full = seconds[:-1], float(seconds[-1])
+    share = np.where(new < budget, np.minimum(alone, full * new / budget), alone)
+    return PromptCost(prompts, weights, alone, share, _transfer_seconds(problem, layout, prompts), budget)
+
+
+def _transfer_seconds(problem: Problem, layout: Layout, prompts: Array) -> Array:
+    from capplan.cards.kv import kv_bytes_per_rank
+
+    sent = kv_bytes_per_rank(problem.model, prompts, problem.scenario.serving.kv_dtype, layout.tp, layout.pp)
+    return np.asarray(kv_transfer_seconds(sent, problem.hardware.nic.bandwidth, NIC_EFFICIENCY), float)
+
+
+def evaluate(
+    problem: Problem, layout: Layout, instances: int, rate: float, cost: PromptCost, chain: Chain | None = None
+) -> PrefillPool | None:
+    """The state of a prefill pool at a total request rate [1/s]; None where it cannot keep up."""
+    ranks = instances * layout.dp
+    load = rate * cost.mean_share_seconds / ranks
+    if load >= 0.995:
+        return None
+    dispersion = max(1.0, problem.scenario.workload.dispersion)
+    queue = mgk_queue(rate, cost.share_seconds, cost.weights, ranks, dispersion)
+    wait = Law.of(*queue.wait_atoms()).reduced()
+    own = Law.of(cost.alone_seconds + cost.transfer_seconds, cost.weights)
+    budget = pool_memory(problem, layout, chain or problem.chain())
+    return PrefillPool(layout, instances, budget, cost, load, queue.wait_probability, wait.plus(own))

@@ -1,0 +1,104 @@
+"""A scenario with its cards loaded: what the search and the evaluation work on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from capplan.cards.engine_card import load_engine
+from capplan.cards.hardware_card import load_hardware
+from capplan.cards.model_card import load_model
+from capplan.cards.workload import Workload
+from capplan.cards.workload_card import law_from, load_workload
+from capplan.planning.scenario import LATENCY_KEYS, Scenario
+from capplan.quantities.chain import Chain
+
+if TYPE_CHECKING:
+    from capplan.cards.engine import Engine
+    from capplan.cards.hardware import Hardware
+    from capplan.cards.model import Model
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One planning question in base units.
+
+    ``rate`` is the offered request rate [1/s]; pools are sized for ``sizing_rate``, the rate that leaves the headroom
+    free. ``targets`` maps ``ttft_p99`` and so on to seconds.
+    """
+
+    scenario: Scenario
+    model: Model
+    hardware: Hardware
+    engine: Engine
+    workload: Workload
+    rate: float
+    targets: Mapping[str, float]
+
+    @property
+    def sizing_rate(self) -> float:
+        """Rate the pools are sized for: ``rate / (1 - headroom)`` [1/s]."""
+        return self.rate / (1.0 - self.scenario.serving.headroom)
+
+    @property
+    def price_per_gpu_hour(self) -> float | None:
+        """The negotiated price, else the card's [$/h]."""
+        negotiated = self.scenario.hardware.price_per_gpu_hour
+        return self.hardware.price_per_gpu_hour if negotiated is None else negotiated
+
+    @property
+    def step_options(self) -> dict[str, Any]:
+        """Options every step and prefill time is computed with."""
+        serving = self.scenario.serving
+        return {
+            "weight_dtype": serving.weight_dtype,
+            "kv_dtype": serving.kv_dtype,
+            "engine": self.engine,
+            "overlap": serving.overlap,
+            "skew": serving.skew,
+        }
+
+    def chain(self, *, record: bool = False) -> Chain:
+        """A fresh chain with the scenario's overrides."""
+        return Chain(self.scenario.override, record=record)
+
+    def at_rate(self, rate: float) -> Problem:
+        """The same question at another offered rate [1/s]."""
+        return replace(self, rate=rate)
+
+    def with_workload(self, workload: Workload) -> Problem:
+        """The same question for other requests."""
+        return replace(self, workload=workload)
+
+
+def resolve(scenario: Scenario) -> Problem:
+    """Load every card a scenario names.
+
+    Raises
+    ------
+    InputError : an unknown card, an unreadable file, a law that is none
+    """
+    slo = scenario.slo
+    targets = {key: value for key in LATENCY_KEYS if (value := getattr(slo, key)) is not None}
+    return Problem(
+        scenario=scenario,
+        model=load_model(scenario.model),
+        hardware=load_hardware(scenario.hardware.gpu),
+        engine=load_engine(scenario.serving.engine),
+        workload=_workload(scenario),
+        rate=scenario.workload.rate or 0.0,
+        targets=targets,
+    )
+
+
+def _workload(scenario: Scenario) -> Workload:
+    section = scenario.workload
+    if section.card or section.trace:
+        workload = load_workload(section.card or section.trace or "")
+    else:
+        workload = Workload(
+            input=law_from(section.input, key="workload.input"), output=law_from(section.output, key="workload.output")
+        )
+    budget = scenario.policy.thinking_budget
+    return workload if budget is None else workload.with_budget(budget)
