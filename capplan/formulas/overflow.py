@@ -168,7 +168,7 @@ def safe_cap_normal(capacity: Value, size_mean: Value, size_variance: Value, sco
     Examples
     --------
     >>> round(safe_cap_normal(100_000.0, 1500.0, 1e6, 3.09), 2)
-    51.43
+    51.84
 
     References
     ----------
@@ -198,7 +198,7 @@ def safe_cap(capacity: float, size_mean: float, size_variance: float, size_third
     Examples
     --------
     >>> safe_cap(100_000.0, 1500.0, 1e6, 3e9, 0.001)
-    50
+    49
 
     References
     ----------

@@ -231,7 +231,7 @@ def closed_loop_pressure(
     --------
     >>> sizes = request_sizes(1000.0, 2e6, 6e9, 500.0, 0.0)
     >>> round(closed_loop_pressure(60.0, 90450.0, sizes).recompute_per_token, 2)
-    0.42
+    0.35
 
     References
     ----------
@@ -284,3 +284,51 @@ def _halves(in_flight: Value, capacity_tokens: Value, sizes: RequestSizes, victi
     below_hazard = inverse_mills_ratio(-excess / below_std)
     overshoot, slack = excess / kappa + above_std * above_hazard, below_std * below_hazard - excess
     return _Halves(above_std, above_hazard, below_std, below_hazard, overshoot, slack)
+
+
+def work_variation(work_mean: Value, work_second: Value) -> Value:
+    r"""Squared coefficient of variation of the token-time a request costs the pool.
+
+    .. math:: g = PL + L^2/2,\quad c_g^2 = E[g^2]/E[g]^2 - 1
+
+    Parameters
+    ----------
+    work_mean : E[g] = E[PL] + E[L^2]/2 [tokens^2]
+    work_second : E[g^2] = E[P^2 L^2] + E[P L^3] + E[L^4]/4 [tokens^4]
+
+    Returns
+    -------
+    variation : c_g^2 [-]
+
+    Examples
+    --------
+    >>> work_variation(1.0, 24.0 / 4)  # exponential outputs of mean 1 without prompts
+    5.0
+
+    References
+    ----------
+    A request occupies P + u tokens for each of its L steps.
+    """
+    return work_second / work_mean**2 - 1
+
+
+def pool_utilization(batch: Value, held: Value, capacity: Value) -> Value:
+    r"""Mean share of the KV pool in use.
+
+    .. math:: B m / C
+
+    Parameters
+    ----------
+    batch : mean running requests B [-]
+    held : mean size of a running request m [tokens]
+    capacity : pool C [tokens]
+
+    Returns
+    -------
+    utilization : [-]
+
+    References
+    ----------
+    Little's law; exact.
+    """
+    return batch * held / capacity

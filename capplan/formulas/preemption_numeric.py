@@ -10,140 +10,189 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from capplan.formulas.preemption import PoolPressure
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.formulas.preemption import PoolPressure, RequestSizes
+from capplan.formulas.preemption_waits import gap_exceedance, preempted_share, readmission_wait_steps
+
+FloatArray = NDArray[np.float64]
 
 Law = Callable[[Any], PoolPressure]
 """State of the rank for an array of requests in flight."""
 
-StepSeconds = Callable[[Any, Any], Any]
-"""Step time [s] of arrays (batch, recomputed tokens per generated token)."""
+StepSeconds = Callable[[PoolPressure], Any]
+"""Step time [s] of the rank in a state, prefill and recompute included."""
 
-_LONGEST_CHAIN = 60_000
+_SATURATED_SCORE = 8.0  # standard deviations above capacity from which on nothing changes with more requests
+_LONGEST_CHAIN = 200_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OpenLoopPressure:
-    """Averages of the chain; see :func:`open_loop_pressure`."""
-
-    pressure: PoolPressure
-    in_system: float
-    waiting: float
-    step_seconds: float
-    load_peak: float
-    load_saturated: float
-    weights: Any
-    states: PoolPressure
-    step_seconds_by_state: Any
-
-
-def work_variation(
-    prompt_mean: float, prompt_second: float, output_mean: float, output_second: float, output_third: float,
-    output_fourth: float,
-) -> float:  # fmt: skip
-    r"""Squared coefficient of variation of the token-time a request costs, prompt independent of output.
-
-    .. math:: g = PL + L^2/2,\quad c_g^2 = \mathrm{Var}\,g/E[g]^2
+    """Averages over the chain.
 
     Parameters
     ----------
-    prompt_mean, prompt_second : E[P], E[P^2] [tokens, tokens^2]
-    output_mean, output_second, output_third, output_fourth : E[L^k], k = 1..4 [tokens^k]
-
-    Returns
-    -------
-    variation : c_g^2 [-]
-
-    Examples
-    --------
-    >>> round(work_variation(0.0, 0.0, 1.0, 2.0, 6.0, 24.0), 6)  # exponential outputs, no prompt
-    5.0
-
-    References
-    ----------
-    A request occupies P + u tokens for each of its L steps.
+    pressure : the averaged :class:`PoolPressure`; ``waiting`` is infinite when the rank cannot keep up
+    step_seconds : mean step time while something runs [s]
+    load_peak : arrivals over the best service rate [-]
+    load_saturated : arrivals over the service rate with a full pool; stable below 1 [-]
+    states, shares : closed-loop states and the share of completions that happen in each
+    state_seconds : step time in each state [s]
     """
-    mean = prompt_mean * output_mean + output_second / 2
-    second = prompt_second * output_second + prompt_mean * output_third + output_fourth / 4
-    return second / mean**2 - 1
+
+    pressure: PoolPressure
+    step_seconds: float
+    load_peak: float
+    load_saturated: float
+    states: PoolPressure
+    shares: FloatArray
+    state_seconds: FloatArray
 
 
 def open_loop_pressure(
     request_rate: float,
     law: Law,
     step_seconds: StepSeconds,
-    output_mean: float,
-    pool_requests: float,
+    sizes: RequestSizes,
+    capacity_tokens: float,
     variation: float,
     cap: float = math.inf,
 ) -> OpenLoopPressure:
     r"""KV pressure under Poisson arrivals.
 
-    .. math:: \mu(k) = \frac{B(k)}{E[L]\,t(k)},\quad f(k) = \frac{1}{1 + P_W(k)(c_g^2 - 1)/2},\quad
+    .. math:: \mu(k) = \frac{B(k)}{E[L]\,t(k)},\quad f(k) = \frac{1}{1 + P_W(k)(c^2 - 1)/2},\quad
               \pi(k) \propto f(k)\prod_{i\le k}\left(\frac{\lambda}{\mu(i)}\right)^{f(i)}
 
-    B, waiting and the share of time with a queue are averages over pi; recompute, preemptions over pi mu.
+    Waiting is the average over pi with c^2 = c_g^2; everything else the average with c^2 = (1 + c_g^2)/2: rare long
+    overloads rule the queue, typical ones the shares of time (a choice made on the training part of the simulations).
 
     Parameters
     ----------
     request_rate : Poisson arrivals at this rank lambda [1/s]
     law : closed-loop state for an array of requests in flight
-    step_seconds : step time of (batch, recomputed per generated token), prefill share included [s]
-    output_mean : E[L] [tokens]
-    pool_requests : mean requests the pool holds C/m [-]
-    variation : c_g^2 of the token-time work [-]
+    step_seconds : step time of a state, prefill share included [s]
+    sizes : moments of a request [tokens]
+    capacity_tokens : KV pool C [tokens]
+    variation : c_g^2, of the token-time work of :func:`work_variation` [-]
     cap : concurrency cap [-]
 
     Returns
     -------
-    open_loop : ``pressure`` the averaged :class:`PoolPressure`; ``in_system``, ``waiting`` [-]; ``step_seconds`` [s];
-        ``load_peak`` lambda over the best service rate, ``load_saturated`` lambda over the rate of the saturated
-        rank [-]; ``weights`` pi mu and ``states`` by number of requests in system.
+    open_loop : :class:`OpenLoopPressure`
 
     Validity: ``load_saturated`` below 0.97; above it recompute holds two states, calm and saturated, and a rank shows
-    whichever it is in. rho within 0.04 in the mean, 0.18 at worst; waiting within a factor 1.3 in the mean.
+    whichever it is in. rho within 0.03 in the mean, 0.1 at worst; waiting within a factor 1.3 in the mean, 2.7 at
+    worst.
 
     References
     ----------
     Local diffusion with the variability of the token-time work; insensitivity of processor sharing below capacity:
     F. P. Kelly, Reversibility and Stochastic Networks (1979), section 3.3. Checked against 70 simulated runs.
     """
-    import numpy as np
+    pool = capacity_tokens / sizes.held
+    last = _last_state(pool, sizes, cap)
+    in_flight = np.minimum(np.maximum(np.arange(last + 1.0), 1.0), cap)
+    states = law(in_flight)
+    seconds = np.asarray(step_seconds(states), dtype=float)
+    service = states.batch / (sizes.output * seconds)
+    length = int(min(max((4 + 2 * variation) * min(pool, cap), last) + 50, _LONGEST_CHAIN))
+    shares = _chain(request_rate, service, states.queue_probability, (1 + variation) / 2, length)
+    queued = _chain(request_rate, service, states.queue_probability, variation, length)
+    waiting = math.inf if request_rate >= service[-1] else _mean_waiting(queued, states.batch)
+    return _averages(request_rate, shares, waiting, states, service, seconds)
 
-    states = np.arange(0.0, min(max((4 + 2 * variation) * pool_requests, 2 * min(cap, _LONGEST_CHAIN)) + 50,
-                                _LONGEST_CHAIN))  # fmt: skip
-    running = np.minimum(np.maximum(states, 1.0), cap)
-    state = law(running)
-    seconds = step_seconds(state.batch, state.recompute_per_token)
-    service = state.batch / (output_mean * seconds)
-    damping = 1 / (1 + state.queue_probability * (max(variation, 0.0) - 1) / 2)
-    damping[0] = 1.0
-    jumps = damping * np.log(request_rate / service)
-    jumps[0] = 0.0
-    logs = np.log(damping) + np.cumsum(jumps)
+
+def _last_state(pool: float, sizes: RequestSizes, cap: float) -> int:
+    """Requests in flight from which on the pool is full for good."""
+    root = _SATURATED_SCORE * math.sqrt(sizes.held_variance) / sizes.held
+    full = ((root + math.sqrt(root * root + 4 * pool)) / 2) ** 2
+    return int(min(full, cap, _LONGEST_CHAIN)) + 1
+
+
+def _chain(rate: float, service: FloatArray, queue_share: FloatArray, variation: float, length: int) -> FloatArray:
+    """Probability of k requests in the system, k = 0..length; states beyond the last one equal it."""
+    damping = 1 / (1 + queue_share * (max(variation, 0.0) - 1) / 2)
+    jumps = damping * np.log(rate / service)
+    damping[0], jumps[0] = 1.0, 0.0
+    beyond = length - len(service) + 1
+    logs = np.concatenate([np.log(damping), np.full(beyond, math.log(damping[-1]))])
+    logs += np.cumsum(np.concatenate([jumps, np.full(beyond, jumps[-1])]))
     weights = np.exp(logs - logs.max())
-    weights /= weights.sum()
-    return _averages(request_rate, states, weights, state, seconds, service)
+    result: FloatArray = weights / weights.sum()
+    return result
 
 
-def _averages(rate: float, states: Any, weights: Any, state: PoolPressure, seconds: Any, service: Any) -> OpenLoopPressure:
-    import numpy as np
+def _mean_waiting(weights: FloatArray, batch: FloatArray) -> float:
+    """Requests in the system less those that run; state 0 runs nothing."""
+    running = np.concatenate([[0.0], batch[1:], np.full(len(weights) - len(batch), batch[-1])])
+    return max(0.0, float(weights @ (np.arange(len(weights)) - running)))
 
-    busy = np.where(states > 0, weights, 0.0)
-    flow = busy * service
+
+def _averages(
+    rate: float, weights: FloatArray, waiting: float, states: PoolPressure, service: FloatArray, seconds: FloatArray
+) -> OpenLoopPressure:
+    time_share = np.append(weights[: len(service) - 1], weights[len(service) - 1 :].sum())
+    time_share[0] = 0.0
+    flow = time_share * service
     flow = flow / flow.sum()
-    batch = float(busy @ state.batch)
-    in_system = float(weights @ states)
-    pressure = PoolPressure(
-        queue_probability=float(busy @ state.queue_probability),
-        batch=batch,
-        waiting=in_system - batch,
-        victim_tokens=float(flow @ state.victim_tokens),
-        net_flux=float(flow @ state.net_flux),
-        recompute_per_token=float(flow @ state.recompute_per_token),
-        preemptions_per_request=float(flow @ state.preemptions_per_request),
-        preemptions_when_saturated=float(flow @ state.preemptions_when_saturated),
+    batch = float(time_share @ states.batch)
+    averages = {name: float(flow @ value) for name, value in states._asdict().items()}
+    averages |= {
+        "batch": batch, "waiting": waiting, "queue_probability": float(time_share @ states.queue_probability)
+    }  # fmt: skip
+    step = float(time_share @ seconds) / float(time_share.sum())
+    peak, full = rate / float(service.max()), rate / float(service[-1])
+    return OpenLoopPressure(PoolPressure(**averages), step, peak, full, states, flow, seconds)
+
+
+def open_loop_hit_share(found: OpenLoopPressure) -> float:
+    """Share of requests preempted at least once [-]: :func:`preempted_share` averaged over the states."""
+    return float(found.shares @ _state_share(found))
+
+
+def _state_share(found: OpenLoopPressure) -> FloatArray:
+    states = found.states
+    share: FloatArray = preempted_share(
+        states.recompute_per_token, np.maximum(states.net_flux, 1e-300), states.preemptions_when_saturated
     )
-    return OpenLoopPressure(
-        pressure, in_system, in_system - batch, float(busy @ seconds) / float(busy.sum()),
-        rate / float(service.max()), rate / float(service[-1]), flow, state, seconds,
-    )  # fmt: skip
+    return share
+
+
+def open_loop_gap_quantile_seconds(
+    probability: float, found: OpenLoopPressure, sizes: RequestSizes, refill_seconds: float
+) -> float:
+    """Largest gap between two tokens at a quantile over requests, each state with its own waits and step time.
+
+    Parameters
+    ----------
+    probability : p [-]
+    found : averaged chain
+    sizes : moments of a request [tokens]
+    refill_seconds : prefill of what a preempted request lost [s]
+
+    Returns
+    -------
+    gap : one step where the request at that quantile is never preempted [s]; solved by bisection
+    """
+    if float(found.shares @ _state_share(found)) <= 1 - probability:
+        return found.step_seconds
+    states = found.states
+    wait = readmission_wait_steps(np.maximum(states.batch, 1e-9), states.victim_tokens, sizes)
+
+    def exceeds(seconds: float) -> float:
+        steps = seconds / found.state_seconds
+        flux = np.maximum(states.net_flux, 1e-300)
+        return float(
+            found.shares
+            @ gap_exceedance(steps, wait, states.recompute_per_token, flux, states.preemptions_when_saturated)
+        )
+
+    low, high = 0.0, float((wait * found.state_seconds).max())
+    while exceeds(high) > 1 - probability and high < 1e12:
+        high *= 2
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if exceeds(middle) > 1 - probability else (low, middle)
+    return high + found.step_seconds + refill_seconds

@@ -106,7 +106,9 @@ def reserved_sizes(
     variance = maximum(reserved_second - largest * largest + sizes.prompt_variance + correlation, 1.0)
     prompt = sizes.prompt + reserve_tokens
     held = sizes.held + unused_reserve
-    return RequestSizes(sizes.output, maximum(largest - reserve_tokens, 0.0), prompt, sizes.prompt_variance, held, variance)
+    return RequestSizes(
+        sizes.output, maximum(largest - reserve_tokens, 0.0), prompt, sizes.prompt_variance, held, variance
+    )
 
 
 def reservation_pressure(
@@ -175,7 +177,9 @@ def prefix_cache_share(victim_tokens: Value, output_mean: Value) -> Value:
     return (1 - exp(-ratio)) / ratio
 
 
-def swap_seconds_per_token(recompute_per_token: Value, kv_bytes_per_token: Value, link_bytes_per_second: Value) -> Value:
+def swap_seconds_per_token(
+    recompute_per_token: Value, kv_bytes_per_token: Value, link_bytes_per_second: Value
+) -> Value:
     r"""Link time per generated token when preempted requests are swapped out and back instead of recomputed.
 
     .. math:: 2\rho\,\kappa/\text{bandwidth}

@@ -188,6 +188,4 @@ def _log_gamma(x: Value) -> Value:
 def bounded_waits(pressure: PoolPressure, sizes: RequestSizes, waiting: Value) -> tuple[Value, Value]:
     """(Q_p, T) of a state: :func:`readmission_wait_steps` and :func:`bounded_preempted_waiting` together."""
     wait = readmission_wait_steps(pressure.batch, pressure.victim_tokens, sizes)
-    return bounded_preempted_waiting(
-        pressure.preemptions_per_request, wait, pressure.batch, waiting, sizes.output
-    )
+    return bounded_preempted_waiting(pressure.preemptions_per_request, wait, pressure.batch, waiting, sizes.output)

@@ -58,7 +58,9 @@ def mg1_wait_mean_seconds(request_rate: Value, service_mean: Value, service_seco
     return request_rate * service_second / (2 * (1 - request_rate * service_mean))
 
 
-def mg1_wait_second_moment(request_rate: Value, service_mean: Value, service_second: Value, service_third: Value) -> Value:
+def mg1_wait_second_moment(
+    request_rate: Value, service_mean: Value, service_second: Value, service_third: Value
+) -> Value:
     r"""Second moment of the wait before one server, Poisson arrivals.
 
     .. math:: E[W^2] = 2E[W]^2 + \frac{\lambda E[S^3]}{3(1-\rho)}

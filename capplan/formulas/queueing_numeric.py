@@ -163,7 +163,7 @@ def _grid_size(queue: MgkQueue, stretch: float, longest: float) -> tuple[int, fl
 
 def _residual_pmf(low: FloatArray, high: FloatArray, weights: FloatArray, cell: float, points: int) -> FloatArray:
     """Cells of the equilibrium residual service time, density P(S > t)/E[S]."""
-    edges = (np.arange(points) + 0.5) * cell
+    edges = np.asarray((np.arange(points) + 0.5) * cell, dtype=np.float64)
     mean = float(weights @ (low + high)) / 2
     cumulated = _capped_mean(edges, low, high, weights) / mean
     return np.diff(cumulated, prepend=0.0)
@@ -206,7 +206,8 @@ def _split_atoms(positions: FloatArray, weights: FloatArray, points: int) -> Flo
     """Atoms shared between the two nearest cells so that the mean is kept."""
     lower = np.minimum(np.floor(positions).astype(int), points - 2)
     share = positions - lower
-    return np.bincount(lower, weights * (1 - share), points) + np.bincount(lower + 1, weights * share, points)
+    upper: FloatArray = np.bincount(lower + 1, weights * share, points).astype(float)
+    return upper + np.bincount(lower, weights * (1 - share), points)
 
 
 def continuous_erlang_c(servers: float, offered_load: float) -> float:
@@ -238,11 +239,15 @@ def continuous_erlang_c(servers: float, offered_load: float) -> float:
 
 
 def mgk_queue(
-    request_rate: float, service_seconds: Any, service_weights: Any = None, servers: int = 1, arrival_variation: float = 1.0
+    request_rate: float,
+    service_seconds: Any,
+    service_weights: Any = None,
+    servers: int = 1,
+    arrival_variation: float = 1.0,
 ) -> MgkQueue:
     r"""Queue of a prefill pool with ``k`` equal instances.
 
-    .. math:: P(W>0) = C(k, \lambda E[S]),\quad E[W|W>0] = \frac{E[S]}{k(1-\rho)}\left(\mathrm{kim} + \mathrm{burst}\right)
+    .. math:: P(W>0) = C(k, \lambda E[S]),\quad E[W|W>0] = \frac{E[S]}{k(1-\rho)}(\mathrm{kim} + \mathrm{burst})
 
     Parameters
     ----------
@@ -285,7 +290,11 @@ def mgk_queue(
 
 
 def mgk_wait(
-    request_rate: float, service_seconds: Any, service_weights: Any = None, servers: int = 1, arrival_variation: float = 1.0
+    request_rate: float,
+    service_seconds: Any,
+    service_weights: Any = None,
+    servers: int = 1,
+    arrival_variation: float = 1.0,
 ) -> tuple[float, float]:
     """Share of requests that wait [-] and mean wait [s] in a pool; arguments as in :func:`mgk_queue`.
 
@@ -321,7 +330,9 @@ def _checked_load(rate: float, mean: float, servers: int, variation: float) -> f
     rho = rate * mean / servers
     if rho >= 1:
         needed = math.floor(rate * mean) + 1
-        raise InputError(f"load {rho:.3g} of the pool is not below 1: give it {needed} instances or more", key="servers")
+        raise InputError(
+            f"load {rho:.3g} of the pool is not below 1: give it {needed} instances or more", key="servers"
+        )
     return rho
 
 
