@@ -11,6 +11,7 @@ from capplan.quantities import (
     memory_quantities,
     model_quantities,
     pools_quantities,
+    pressure_quantities,
     prefill_quantities,
     step_quantities,
     tails_quantities,
@@ -29,6 +30,7 @@ def all_quantities() -> dict[str, Quantity]:
         prefill_quantities,
         tails_quantities,
         pools_quantities,
+        pressure_quantities,
     )
     return {quantity.name: quantity for topic in topics for quantity in topic.QUANTITIES}
 
