@@ -24,13 +24,22 @@ _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 _Name = Field(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f]+$")
 
 
-def _kernel_unit(name: str) -> Mapping[str, float]:
+def _kernel_units(name: str) -> Mapping[str, float]:
     """The units a kernel constant may be written in, told by its name."""
     if "_seconds" in name:
         return units.SECONDS
     if "_bandwidth" in name:
         return units.BANDWIDTH
     return units.FLOPS if "_flops" in name else {"1": 1.0}
+
+
+def kernel_base_unit(name: str) -> str:
+    """The base unit of a kernel constant, told by its name.
+
+    >>> kernel_base_unit("mla_floor_seconds"), kernel_base_unit("moe_narrow_outputs")
+    ('s', '1')
+    """
+    return next(unit for unit, factor in _kernel_units(name).items() if factor == 1.0)
 
 
 KernelsCard: type[BaseModel] = create_model(
@@ -154,5 +163,5 @@ def _fabric(card: FabricCard, key: str) -> Fabric:
 def _kernels(card: BaseModel) -> Kernels:
     given = ((name, number) for name, number in card if number is not None)
     return Kernels(
-        **{name: in_base_units(number, _kernel_unit(name), f"kernels.{name}", least=0.0) for name, number in given}
+        **{name: in_base_units(number, _kernel_units(name), f"kernels.{name}", least=0.0) for name, number in given}
     )

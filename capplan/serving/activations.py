@@ -6,7 +6,7 @@ from capplan.cards.engine import Engine
 from capplan.cards.model import FeedForward, LayerGroup, Model
 from capplan.formulas import activation_memory as formulas
 from capplan.serving.layout import Layout
-from capplan.serving.weights import expert_split
+from capplan.serving.weights import expert_shards
 
 
 def layer_peak(model: Model, layout: Layout, engine: Engine, max_batched_tokens: float) -> float:
@@ -38,8 +38,8 @@ def _widths(feed_forward: FeedForward | None, layout: Layout, model: Model) -> t
     if not feed_forward.n_experts:
         return dense, 0.0
     parallel = layout.expert_parallel(mixture=model.is_mixture)
-    rows = feed_forward.top_k * max(1.0, parallel / layout.tp) / parallel
-    return dense + rows * feed_forward.expert_width * parallel / expert_split(layout), rows
+    rows = feed_forward.top_k * layout.dp / parallel
+    return dense + rows * feed_forward.expert_width / expert_shards(layout), rows
 
 
 def _expansion_bytes(group: LayerGroup, layout: Layout, engine: Engine) -> float:

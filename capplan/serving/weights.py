@@ -30,7 +30,7 @@ def weights_per_gpu(model: Model, layout: Layout, *, mtp: bool = False) -> Weigh
 
     Attention, dense feed-forward and shared experts are split over tensor parallelism and repeated on every
     data-parallel rank; projections to a latent are replicated; KV heads are replicated once there are more ranks than
-    heads; routed experts are divided by expert parallelism (:func:`expert_split`), with redundant copies added;
+    heads; routed experts are divided by expert parallelism and :func:`expert_shards`, with redundant copies added;
     embedding and lm_head are split over tensor parallelism.
 
     Parameters
@@ -66,9 +66,13 @@ def stage_layers(model: Model, pp: int, *, mtp: bool = False) -> Iterator[tuple[
         yield from ((float(group.count), group) for group in model.mtp_layers)
 
 
-def expert_split(layout: Layout, *, mixture: bool = True) -> int:
-    """GPUs that share one copy of the routed experts: expert parallelism, or tensor parallelism where that is wider."""
-    return max(layout.expert_parallel(mixture=mixture), layout.tp)
+def expert_shards(layout: Layout, *, mixture: bool = True) -> int:
+    """GPUs that split each routed expert: all GPUs of a stage hold one copy of the experts between them.
+
+    Where expert parallelism is narrower than ``tp * dp``, tensor parallelism takes the rest, across data-parallel
+    ranks too (vLLM, "Expert Parallel Deployment").
+    """
+    return layout.tp * layout.dp // layout.expert_parallel(mixture=mixture)
 
 
 def _matmul_bytes(matmul: Matmul, tp: int) -> float:
@@ -109,7 +113,7 @@ def _expert_bytes(group: LayerGroup, layout: Layout, model: Model) -> float:
     one = sum(matmul.weight_bytes for matmul in feed_forward.expert_matmuls)
     one += OTHER_BYTES * feed_forward.expert_other_parameters
     local = float(_ops.ceil((feed_forward.n_experts + layout.redundant_experts) / parallel))
-    return local * one * parallel / expert_split(layout, mixture=model.is_mixture)
+    return local * one / expert_shards(layout, mixture=model.is_mixture)
 
 
 def _embedding_bytes(model: Model, layout: Layout, mtp: bool) -> float:

@@ -1,0 +1,137 @@
+"""Fill the ``kernels`` of hardware cards nobody measured from the nearest GPU that was, by one rule.
+
+Rule: a constant of a measured card, as a share of the peak it belongs to, holds on its relatives. So
+
+* a streaming rate scales with the memory bandwidth,
+* an arithmetic rate scales with the dense peak of that arithmetic; arithmetic a GPU lacks runs at its bf16 rate, and
+  arithmetic only the relative has keeps the share of fp8,
+* a rate over the fabric scales with the fabric, one between nodes with the network adapter,
+* floors, ramps, paddings and shares are taken as they are.
+
+Every number written here has kind ``assumed`` and its rule as source; numbers with any other source are left alone.
+Run it again whenever a measured card or the list of constants changes::
+
+    python benchmarks/borrow_kernels.py [--check]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from capplan.cards.hardware import Hardware, Kernels
+from capplan.cards.hardware_card import kernel_base_unit, load_hardware
+
+CARDS = Path(__file__).resolve().parent.parent / "hardware"
+MARK = "borrowed"
+
+DONORS = {
+    "h20": "h200",
+    "a100-80g": "h100-sxm",
+    "a800": "a100-80g",
+    "l40s": "h100-sxm",
+    "b200": "h200",
+    "b300": "b200",
+    "gb200": "b200",
+    "gb300": "b200",
+    "rtx-pro-6000": "b200",
+    "vr200": "b200",
+    "mi300x": "h200",
+    "mi325x": "h200",
+    "mi350x": "h200",
+    "mi355x": "h200",
+}
+"""Card to the card it borrows from, in an order that fills donors first."""
+
+ORDER = ["b200", "a100-80g", *(name for name in DONORS if name not in ("b200", "a100-80g"))]
+
+
+def main(arguments: list[str]) -> int:
+    """Rewrite every borrowing card; with ``--check`` only tell which would change (exit 1 if any)."""
+    changed = [name for name in ORDER if borrow(name, write="--check" not in arguments)]
+    print("\n".join(f"{name}: kernels borrowed anew" for name in changed) or "all borrowed kernels are up to date")
+    return 1 if changed and "--check" in arguments else 0
+
+
+def borrow(name: str, *, write: bool) -> bool:
+    """Borrow the kernels of one card; True where its file changes."""
+    path = CARDS / f"{name}.json"
+    before = path.read_text(encoding="utf-8")
+    card = json.loads(before)
+    donor = load_hardware(CARDS / f"{DONORS[name]}.json")
+    own = {key: number for key, number in card["kernels"].items() if not number["source"].startswith(MARK)}
+    card["kernels"] = {constant: own.get(constant) or borrowed(constant, card, donor) for constant in wanted(donor)}
+    after = render(card) + "\n"
+    if write and after != before:
+        path.write_text(after, encoding="utf-8")
+    return after != before
+
+
+def wanted(donor: Hardware) -> list[str]:
+    """Constants a card needs, and those beyond that its donor has."""
+    return [
+        constant.name
+        for constant in dataclasses.fields(Kernels)
+        if constant.default is dataclasses.MISSING or f"kernels.{constant.name}" in donor.sources
+    ]
+
+
+def borrowed(constant: str, card: dict[str, Any], donor: Hardware) -> dict[str, Any]:
+    """One constant by the rule, as it is written on the card."""
+    base, rule = scaled(constant, card, donor)
+    source = f"{MARK} from {donor.name}: {rule} (benchmarks/borrow_kernels.py)"
+    return {"value": float(f"{base:.4g}"), "unit": kernel_base_unit(constant), "kind": "assumed", "source": source}
+
+
+def scaled(constant: str, card: dict[str, Any], donor: Hardware) -> tuple[float, str]:
+    """The value in base units and the rule in words."""
+    value = getattr(donor.kernels, constant)
+    if "_flops" in constant:
+        return scaled_flops(constant, card, donor)
+    for part, place, peak, words in (
+        ("stream_bandwidth", ("hbm_bandwidth",), donor.hbm_bandwidth, "its share of the memory bandwidth"),
+        ("internode_bandwidth", ("nic", "bandwidth"), donor.nic.bandwidth, "its share of the network adapter"),
+        ("_bandwidth", ("scale_up", "bandwidth"), donor.scale_up.bandwidth, "its share of the fabric"),
+    ):
+        if part in constant:
+            return value * base_value(card, *place) / peak, words
+    return value, "taken as it is"
+
+
+def scaled_flops(constant: str, card: dict[str, Any], donor: Hardware) -> tuple[float, str]:
+    """An arithmetic rate: its share of the peak; bf16 where the GPU lacks the arithmetic."""
+    kind = constant.rsplit("_", 1)[-1]
+    arithmetic = kind if kind in ("bf16", "fp8", "fp4") else "bf16"
+    stem = constant.removesuffix(f"_{kind}") if kind == arithmetic else constant
+    if arithmetic not in card["peak_flops"]:
+        value, _ = scaled_flops(f"{stem}_bf16", card, donor)
+        return value, f"the bf16 rate, for want of {arithmetic} arithmetic"
+    shared = arithmetic if arithmetic in donor.peak_flops else "fp8"
+    given = constant if shared == arithmetic else f"{stem}_{shared}"
+    value = getattr(donor.kernels, given) / donor.peak_flops[shared]
+    return value * base_value(card, "peak_flops", arithmetic), f"its share of the dense {shared} peak"
+
+
+def base_value(card: dict[str, Any], *place: str) -> float:
+    """A number of the card file in base units."""
+    number: Any = card
+    for key in place:
+        number = number[key]
+    factors = {"B/s": 1, "GB/s": 1e9, "TB/s": 1e12, "Gb/s": 1.25e8, "TFLOP/s": 1e12, "FLOP/s": 1}
+    return float(number["value"] * factors[number["unit"]])
+
+
+def render(entry: Any, depth: int = 0) -> str:
+    """JSON with one line a number, as the cards are written."""
+    if not isinstance(entry, dict) or {"value", "unit"} <= entry.keys():
+        return json.dumps(entry, ensure_ascii=False)
+    pad = "  " * depth
+    lines = (f"{pad}  {json.dumps(key)}: {render(part, depth + 1)}" for key, part in entry.items())
+    return "{\n" + ",\n".join(lines) + f"\n{pad}}}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
