@@ -139,7 +139,8 @@ def expert_term(
 ) -> ExpertTerm:
     r"""The constants of a grouped product's time as a function of rows and distinct experts.
 
-    .. math:: t_b = \frac{D w k (n + n_0) + 2 r (k + n)}{B}, \qquad t_f = \frac{2 k n (r + D m_1)}{R}
+    .. math:: t_b = \frac{D w k n (1 + e_0 / \min(k, n)) + 2 r (k + n)}{B}, \qquad
+              t_f = \frac{2 k n (r + D m_1)}{R}
 
     Parameters
     ----------
@@ -147,7 +148,7 @@ def expert_term(
     bytes_per_element : w [B]
     floor_seconds : t_0 [s]
     stream_bandwidth : measured B [B/s]
-    narrow_outputs : n_0, as for a dense product [elements]
+    narrow_outputs : e_0, by which an expert split over many GPUs streams as if it were wider [elements]
     flops_per_second : measured R [FLOP/s]
     padding_rows : m_1, rows of an expert's last tile that hold no token [1]
 
@@ -162,7 +163,7 @@ def expert_term(
     """
     return (
         floor_seconds,
-        bytes_per_element * inputs * (outputs + narrow_outputs) / stream_bandwidth,
+        bytes_per_element * inputs * outputs * (1 + narrow_outputs / _ops.minimum(inputs, outputs)) / stream_bandwidth,
         ACTIVATION_BYTES * (inputs + outputs) / stream_bandwidth,
         2 * inputs * outputs / flops_per_second,
         padding_rows,
