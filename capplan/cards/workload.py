@@ -219,7 +219,9 @@ class Workload:
             chosen = random.choice(len(self.joint.weight), size, p=self.joint.weight)
             return self.joint.input[chosen], np.rint(self.joint.output[chosen])
         counts = random.multinomial(size, [kind.share for kind in self.classes])
-        pairs = [(k.input.sample(n, random), k.output.sample(n, random)) for k, n in zip(self.classes, counts, strict=True)]
+        pairs = [
+            (k.input.sample(n, random), k.output.sample(n, random)) for k, n in zip(self.classes, counts, strict=True)
+        ]
         order = random.permutation(size)
         return np.concatenate([p for p, _ in pairs])[order], np.concatenate([d for _, d in pairs])[order]
 
@@ -247,9 +249,7 @@ class Workload:
 def _shifted(law: LengthLaw, shift: float, order: int) -> list[float]:
     """E[(X - shift)^k] for k = 0..order."""
     raw = [law.moment(k) for k in range(order + 1)]
-    return [
-        math.fsum(math.comb(k, r) * (-shift) ** (k - r) * raw[r] for r in range(k + 1)) for k in range(order + 1)
-    ]
+    return [math.fsum(math.comb(k, r) * (-shift) ** (k - r) * raw[r] for r in range(k + 1)) for k in range(order + 1)]
 
 
 def _central(law: LengthLaw) -> tuple[float, float, float]:
@@ -269,9 +269,7 @@ def _classes(classes: Iterable[Any] | None, input: Any, output: Any) -> tuple[Re
     if not 0 < len(listed) <= 1000:
         raise InputError("needs between 1 and 1,000 classes (share, input, output)", key="classes")
     total = math.fsum(check_positive("share", kind.share, most=1e12) for kind in listed)
-    return tuple(
-        RequestClass(k.share / total, _law(k.input, "input"), _output_law(k.output), k.name) for k in listed
-    )
+    return tuple(RequestClass(k.share / total, _law(k.input, "input"), _output_law(k.output), k.name) for k in listed)
 
 
 def _class(item: Any) -> RequestClass:

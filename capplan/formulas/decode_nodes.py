@@ -82,7 +82,9 @@ class DecodeNodes:
     def joined(cls, parts: Sequence[tuple[float, DecodeNodes]]) -> DecodeNodes:
         """The nodes of several classes of requests with their shares."""
         columns = [
-            np.concatenate([share * nodes.weights if name == "weights" else getattr(nodes, name) for share, nodes in parts])
+            np.concatenate(
+                [share * nodes.weights if name == "weights" else getattr(nodes, name) for share, nodes in parts]
+            )
             for name in cls.__dataclass_fields__
         ]
         return cls(*columns)
@@ -101,7 +103,13 @@ class DecodeNodes:
         mass = np.bincount(group, w, n)
         used = mass > 0.0
         first, mean, second, third = (np.bincount(group, w * v, n)[used] / mass[used] for v in (d, p, p**2, p**3))
-        return cls(first, mass[used] / mass.sum(), mean, np.maximum(second - mean**2, 0.0), third - 3 * mean * second + 2 * mean**3)
+        return cls(
+            first,
+            mass[used] / mass.sum(),
+            mean,
+            np.maximum(second - mean**2, 0.0),
+            third - 3 * mean * second + 2 * mean**3,
+        )
 
     def overlap(self) -> tuple[float, float, float]:
         r"""Integrals of the load left at age u: :math:`\int G_0^2,\ \int G_0 G_1,\ \int G_1^2\,du`.

@@ -74,13 +74,21 @@ class PearsonMixture:
             return self._solve(float(p))
         return self._many(np.asarray(p, dtype=float))
 
+    @cached_property
+    def _range(self) -> tuple[float, float]:
+        """Where all the probability that matters lies."""
+        low = float((self.mean - 12.0 * self._spread).min())
+        high = float((self.mean + (12.0 + 20.0 * np.maximum(self.skew, 0.0)) * self._spread).max())
+        return low, high
+
     def _start(self, p: float) -> float:
         from capplan.formulas.pearson import pearson_quantile
 
         return pearson_quantile(p, self.total_mean, self.total_variance, self.total_third)
 
     def _solve(self, p: float) -> float:
-        value, low, high = self._start(p), -np.inf, np.inf
+        low, high = self._range
+        value = min(max(self._start(p), low), high)
         for _ in range(60):
             error = self.cdf(value) - p
             low, high = (value, high) if error < 0.0 else (low, value)
@@ -89,23 +97,21 @@ class PearsonMixture:
             # Newton on the logarithm of the smaller tail, which is nearly linear there.
             step = -error / density * (1.0 + 0.5 * error / tail) if density > 0.0 else np.inf
             following = value + step
+            if abs(step) <= 1e-7 * abs(value):
+                return float(following)
             if not low < following < high:
-                following = self._inside(value, low, high, error)
-            if abs(following - value) <= 1e-7 * abs(following) + 1e-300:
+                following = 0.5 * (low + high)
+            if high - low <= 1e-7 * abs(high):
                 return float(following)
             value = following
         return float(value)
-
-    def _inside(self, value: float, low: float, high: float, error: float) -> float:
-        if np.isfinite(low) and np.isfinite(high):
-            return 0.5 * (low + high)
-        reach = np.sqrt(self.total_variance) + _TINY * abs(value) + 1e-300
-        return value + (reach if error < 0.0 else -reach)
 
     def _many(self, p: FloatArray) -> FloatArray:
         inner = np.clip(p, 1e-9, 1 - 1e-9)
         low, high = self._solve(max(1e-9, float(inner.min()))), self._solve(float(inner.max()))
         middle = self._solve(0.5)
-        tail = np.concatenate([low + (middle - low) * np.linspace(0, 1, 40), middle + (high - middle) * np.linspace(0, 1, _GRID - 40)])
+        tail = np.concatenate(
+            [low + (middle - low) * np.linspace(0, 1, 40), middle + (high - middle) * np.linspace(0, 1, _GRID - 40)]
+        )
         grid = np.unique(tail)
         return np.interp(inner, np.maximum.accumulate(self.cdf(grid)), grid)

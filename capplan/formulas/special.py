@@ -15,9 +15,23 @@ LARGE_SHAPE = 1e6
 """Above this shape a gamma law is taken as normal with its skewness corrected (error of order 1 / shape)."""
 
 # Acklam's rational start for the normal quantile (relative error 1e-9 before the Halley step).
-_A = (-39.69683028665376, 220.9460984245205, -275.9285104469687, 138.3577518672690, -30.66479806614716, 2.506628277459239)
+_A = (
+    -39.69683028665376,
+    220.9460984245205,
+    -275.9285104469687,
+    138.3577518672690,
+    -30.66479806614716,
+    2.506628277459239,
+)
 _B = (-54.47609879822406, 161.5858368580409, -155.6989798598866, 66.80131188771972, -13.28068155288572, 1.0)
-_C = (-7.784894002430293e-3, -0.3223964580411365, -2.400758277161838, -2.549732539343734, 4.374664141464968, 2.938163982698783)
+_C = (
+    -7.784894002430293e-3,
+    -0.3223964580411365,
+    -2.400758277161838,
+    -2.549732539343734,
+    4.374664141464968,
+    2.938163982698783,
+)
 _D = (7.784695709041462e-3, 0.3224671290700398, 2.445134137142996, 3.754408661907416, 1.0)
 
 
@@ -149,10 +163,10 @@ def gamma_quantile(shape: float, p: float) -> float:
         error = gamma_cdf(shape, x) - p if p < 0.5 else (1.0 - p) - gamma_survival(shape, x)
         low, high = (x, high) if error < 0.0 else (low, x)
         following = _newton(shape, x, error)
-        if not low < following < high:
-            following = 2.0 * x if math.isinf(high) else math.sqrt(max(low, x * 1e-6) * high)
         if abs(following - x) <= 1e-13 * x:
             return following
+        if not low < following < high:
+            following = 2.0 * x if math.isinf(high) else math.sqrt(max(low, x * 1e-6) * high)
         x = following
     return x
 

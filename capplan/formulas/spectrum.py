@@ -116,7 +116,9 @@ def _moments(
     )
     cov = local[2] + float(
         weight
-        @ (cross * np.conj(resolvent) - cross + gain * square * np.conj(resolvent) + burst * count * np.conj(total)).real
+        @ (
+            cross * np.conj(resolvent) - cross + gain * square * np.conj(resolvent) + burst * count * np.conj(total)
+        ).real
     )
     return Spectrum(flow * v_t, flow * v_n, flow * cov, omega, flow * weight * step_density)
 

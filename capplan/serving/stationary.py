@@ -1,0 +1,168 @@
+"""Batch, step time, ITL, TPOT and decode time of one rank in the stationary state, with percentiles."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from capplan.cards.workload import Workload
+from capplan.errors import InputError
+from capplan.formulas import cap as capped
+from capplan.formulas.product_form import step_function
+from capplan.quantities.chain import Chain
+from capplan.serving.stationary_law import Stationary
+from capplan.serving.stationary_moments import (
+    Demand,
+    StepMoments,
+    linear_moments,
+    nonlinear_moments,
+    saturated,
+    with_cap,
+)
+
+__all__ = ["METHODS", "ROUTINGS", "Stationary", "concurrency"]
+
+ROUTINGS = ("random", "round-robin", "least-loaded", "least-kv")
+METHODS = ("closed", "exact")
+
+
+def concurrency(
+    workload: Workload,
+    request_rate: float,
+    step_time: Any,
+    cap: int | None = None,
+    dispersion: float = 1.0,
+    routing: str = "random",
+    instances: int = 1,
+    method: str = "closed",
+    *,
+    chain: Chain | None = None,
+) -> Stationary:
+    r"""How many requests decode on one rank at once, and how long steps, tokens and requests take.
+
+    Means are exact for any lengths, :math:`E_sT = a/(1-x)`, :math:`x = \lambda E[D](e + c\theta)`, D = L - 1 decode
+    steps; variances come from :mod:`capplan.formulas.stationary` (``closed``) or from the spectrum (``exact``);
+    percentiles are Pearson III, TPOT a mixture over lengths. The KV pool is taken as ample.
+
+    Parameters
+    ----------
+    workload : lengths of the requests
+    request_rate : requests offered to this one rank [1/s]
+    step_time : (a, e, c) for T = a + e batch + c context tokens [s], [s], [s/token]; or T(batch) [s] as a function or
+        as an array of values at batch 0, 1, 2, ...
+    cap : largest batch of the rank (``max_num_seqs``); None for no cap [1]
+    dispersion : index of dispersion of the counts of arrivals, of the whole stream before it is split over
+        ``instances``, over windows of the relaxation horizon (``.dispersion_horizon_seconds``); 1 is Poisson [1]
+    routing : how the stream is split: ``random``, ``round-robin``, ``least-loaded`` (by batch), ``least-kv``
+    instances : ranks the stream is split over [1]
+    method : ``closed`` or ``exact`` (numerical spectrum; for T = a + e batch + c context)
+    chain : where the named quantities are put; overrides in it replace them
+
+    Returns
+    -------
+    stationary : means, percentiles and warnings. At a load of 1 and more it is not an error: ``stable`` is false, the
+        batch is infinite (or at the cap) and waits are infinite.
+
+    Raises
+    ------
+    InputError : a number out of range, an unknown routing or method
+
+    Examples
+    --------
+    >>> from capplan.formulas.length_laws import Exponential
+    >>> state = concurrency(Workload(1000, Exponential(1001)), 5.0, (0.012, 1.2e-4, 0.0))
+    >>> round(state.step_mean, 4), round(state.load, 3)
+    (0.03, 0.6)
+
+    References
+    ----------
+    See :mod:`capplan.formulas.stationary`, :mod:`capplan.formulas.cap`.
+    """
+    _check(workload, request_rate, cap, dispersion, routing, instances, method)
+    step = _linear(step_time)
+    chain = chain or Chain()
+    rate = float(chain.given("request_rate_per_rank", float(request_rate), "given"))
+    demand = Demand(rate, float(dispersion), routing, instances)
+    if workload.decode_moments.m01 <= 0.0:
+        raise InputError("every request has one output token, so nothing decodes", key="workload.output")
+    if step is None:
+        found = nonlinear_moments(workload, demand, step_time, chain)
+    else:
+        names = ("empty_step_seconds", "sequence_step_seconds", "context_step_seconds")
+        a, e, c = (float(chain.given(name, value, "step time")) for name, value in zip(names, step, strict=True))
+        found = linear_moments(workload, demand, (a, e, c), method, chain)
+    if cap is not None:
+        found = _capped(found, workload, demand, cap, step_time if step is None else None, chain)
+    return Stationary(found, workload, demand.request_rate, cap, method)
+
+
+def _capped(
+    found: StepMoments, workload: Workload, demand: Demand, cap: int, step_time: Any, chain: Chain
+) -> StepMoments:
+    steps = workload.decode_moments.m01
+    if step_time is not None:
+        import numpy as np
+
+        full = float(step_function(step_time)(np.array([float(cap)]))[0])
+        load = float(chain.given("slot_load", demand.request_rate * steps * full / cap, "T at the cap"))
+    else:
+        full = found.a + found.b * cap
+        load = chain.derive(
+            "slot_load",
+            capped.capped_load,
+            request_rate=demand.request_rate,
+            mean_steps=steps,
+            a=found.a,
+            marginal_seconds=found.b,
+            cap=cap,
+        )
+    if load >= 1.0 or not found.stable:
+        return saturated(found, workload, cap, full, load)
+    return with_cap(found, workload, demand, cap, load, chain) if found.b > 0.0 else found
+
+
+def _linear(step_time: Any) -> tuple[float, float, float] | None:
+    """The three constants of a linear step time, or None for a function or an array."""
+    if callable(step_time):
+        return None
+    values = step_time.tolist() if hasattr(step_time, "tolist") else step_time
+    if not isinstance(values, (tuple, list)) or not values:
+        raise InputError(
+            "must be (a, e, c), a function T(batch), or an array of T at batch 0, 1, 2, ...", key="step_time"
+        )
+    for value in values:
+        _number("step_time", value, least=0.0)
+    if len(values) == 3 and isinstance(step_time, tuple):
+        _number("step_time", values[0], least=0.0, strict=True)
+        return float(values[0]), float(values[1]), float(values[2])
+    if len(values) < 2 or min(values[1:]) <= 0.0:
+        raise InputError("an array of T needs batch 0, 1, ... and times above 0 from batch 1 on", key="step_time")
+    return None
+
+
+def _check(
+    workload: object, rate: object, cap: object, dispersion: object, routing: str, instances: object, method: str
+) -> None:
+    if not isinstance(workload, Workload):
+        raise InputError("must be a Workload; load_workload(name) reads a card or a trace", key="workload")
+    _number("request_rate", rate, least=0.0, strict=True)
+    _number("dispersion", dispersion, least=0.0, strict=True)
+    _whole("instances", instances)
+    if cap is not None:
+        _whole("cap", cap)
+    for key, value, known in (("routing", routing, ROUTINGS), ("method", method, METHODS)):
+        if value not in known:
+            raise InputError(f"{str(value)[:60]!r} is none of {', '.join(known)}", key=key)
+
+
+def _number(key: str, value: Any, *, least: float, strict: bool = False) -> None:
+    bad = isinstance(value, (bool, str)) or not hasattr(value, "__float__")
+    if bad or not math.isfinite(value) or value < least or (strict and value == least) or value > 1e12:
+        raise InputError(
+            f"{str(value)[:60]} must be a finite number {'above' if strict else 'of at least'} {least:g}", key=key
+        )
+
+
+def _whole(key: str, value: object) -> None:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not 1 <= value <= 10_000_000:  # type: ignore[operator]
+        raise InputError(f"{str(value)[:60]} must be a whole number, 1 or more", key=key)

@@ -1,0 +1,305 @@
+"""The answer of :func:`capplan.serving.stationary.concurrency`: means and percentiles of one rank."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from capplan.cards.workload import Workload
+from capplan.errors import InputError
+from capplan.formulas import cap as capped
+from capplan.formulas import special
+from capplan.formulas import stationary as closed
+from capplan.formulas.pearson import pearson_cdf, pearson_quantile
+from capplan.formulas.pearson_mixture import PearsonMixture
+from capplan.serving.stationary_moments import StepMoments
+
+DISPERSION_HORIZON = 1.5
+"""Relaxation times over which the dispersion of arrivals is to be taken (1 for a stream that drifts)."""
+LOW_SHAPE = 2.0
+HIGH_LOAD = 0.9
+STEADY_CV = 0.1
+_WAIT_CELLS = 12
+
+
+@dataclass(frozen=True)
+class StepLaw:
+    """Pearson III law of the step time under one weighting of steps; never below ``least``."""
+
+    mean: float
+    variance: float
+    third: float
+    least: float
+
+    def quantile(self, p: Any) -> Any:
+        """The step time whose cumulative probability is ``p`` [s]; ``p`` may be an array."""
+        if np.ndim(p):
+            return np.array([self.quantile(float(one)) for one in np.ravel(p)]).reshape(np.shape(p))
+        return max(self.least, pearson_quantile(_probability(p), self.mean, self.variance, self.third))
+
+    def cdf(self, seconds: float) -> float:
+        """Probability of at most ``seconds``."""
+        return pearson_cdf(seconds, self.mean, self.variance, self.third) if seconds >= self.least else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Stationary:
+    """One decoding rank in the stationary state.
+
+    Batch: ``mean``, ``std``, ``quantile`` over time. Step time: ``step_mean`` over steps, ``step_quantile`` over
+    time. ITL: over tokens. TPOT and decode time (``e2e``: wait for a slot and decode steps, prefill apart): over
+    requests. All times in seconds. Quantiles take a probability between 0 and 1, or an array of them.
+    """
+
+    moments: StepMoments
+    workload: Workload = field(repr=False)
+    request_rate: float
+    cap: int | None
+    method: str
+
+    # -- means -----------------------------------------------------------------------------------------------------
+
+    @property
+    def stable(self) -> bool:
+        """False where more is offered than the rank can do: waits or the batch then grow without bound."""
+        return self.moments.stable and not math.isinf(self.moments.wait_mean_of_waiting)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the batch has a law: stable, or held at the cap."""
+        return math.isfinite(self.moments.step_mean)
+
+    @property
+    def load(self) -> float:
+        """x, or the load of the slots where a cap is given [1]."""
+        return self.moments.load if self.moments.slot_load is None else self.moments.slot_load
+
+    @property
+    def step_mean(self) -> float:
+        """Mean step time over steps, each counting once, a/(1 - x) [s]."""
+        return self.moments.step_mean
+
+    @property
+    def step_std(self) -> float:
+        """Standard deviation of the step time over steps [s]."""
+        return math.sqrt(self.moments.step_variance)
+
+    @property
+    def step_mean_over_time(self) -> float:
+        """Mean step time at a random instant [s]."""
+        return self._law_of_time.mean if self.bounded else math.inf
+
+    @property
+    def mean(self) -> float:
+        """Mean batch over time [1]."""
+        m = self.moments
+        return m.batch_mean + m.covariance / m.step_mean if self.bounded else math.inf
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the batch over time [1]."""
+        return math.sqrt(self.mean * self._batch_ratio) if self.bounded else math.inf
+
+    @property
+    def itl_mean(self) -> float:
+        """Mean gap between two tokens, over tokens [s]."""
+        return self._law_of_tokens.mean if self.bounded else math.inf
+
+    @property
+    def tpot_mean(self) -> float:
+        """Mean TPOT over requests [s]."""
+        return self._tpot.total_mean if self.bounded else math.inf
+
+    @property
+    def shape_index(self) -> float:
+        """(E_s T - a)^2 / V_T: 10 and more is the normal range, below 2 a handful of huge requests rule [1]."""
+        m = self.moments
+        if not self.bounded or m.step_variance <= 0.0:
+            return math.inf
+        return closed.shape_index(m.step_mean - m.a, m.step_variance) if m.stable else math.inf
+
+    @property
+    def relaxation_seconds(self) -> float:
+        """Relaxation time of the batch, tau E_s T [s]."""
+        return self.moments.relaxation * self.moments.step_mean
+
+    @property
+    def dispersion_horizon_seconds(self) -> float:
+        """Window over which the index of dispersion of arrivals is to be taken [s]."""
+        return DISPERSION_HORIZON * self.relaxation_seconds
+
+    # -- percentiles -----------------------------------------------------------------------------------------------
+
+    def quantile(self, p: Any) -> Any:
+        """Batch, over time: smallest whole number not exceeded with probability ``p`` [1]."""
+        if np.ndim(p):
+            return np.array([self.quantile(float(one)) for one in np.ravel(p)]).reshape(np.shape(p))
+        p = _probability(p)
+        if not self.bounded:
+            return math.inf
+        if self.moments.table is not None:
+            return float(np.searchsorted(np.cumsum(self.moments.table.probabilities), p))
+        if self.cap is None or self.moments.wait_probability <= 0.0:
+            return float(special.negative_binomial_quantile(self.mean, self._batch_ratio, p))
+        return self._capped_quantile(p)
+
+    def _capped_quantile(self, p: float) -> float:
+        """The batch below the cap keeps its shape; the share that finds no slot sits at the cap."""
+        assert self.cap is not None
+        free = 1.0 - self.moments.wait_probability
+        if p >= free:
+            return float(self.cap)
+        below = special.negative_binomial_cdf(self.mean, self._batch_ratio, self.cap - 1)
+        inner = special.negative_binomial_quantile(self.mean, self._batch_ratio, p / free * below)
+        return float(min(inner, self.cap))
+
+    def step_quantile(self, p: Any) -> Any:
+        """Step time at a random instant [s]."""
+        return self._law_of_time.quantile(p) if self.bounded else _infinite(p)
+
+    def itl_quantile(self, p: Any) -> Any:
+        """Gap between two tokens, over tokens [s]."""
+        return self._law_of_tokens.quantile(p) if self.bounded else _infinite(p)
+
+    def tpot_quantile(self, p: Any) -> Any:
+        """TPOT, over requests with at least two output tokens [s]."""
+        return self._tpot.quantile(_probabilities(p)) if self.bounded else _infinite(p)
+
+    def e2e_quantile(self, p: Any) -> Any:
+        """Wait for a slot plus all decode steps, over requests; prefill and transfer come on top [s]."""
+        if not self.stable:
+            return _infinite(p)
+        return (
+            np.maximum(self._decode_time.quantile(_probabilities(p)), 0.0)
+            if np.ndim(p)
+            else max(0.0, self._decode_time.quantile(_probability(p)))
+        )
+
+    @property
+    def wait_probability(self) -> float:
+        """Share of requests that find every slot taken; 0 without a cap [1]."""
+        return self.moments.wait_probability
+
+    @property
+    def wait_mean(self) -> float:
+        """Mean wait for a slot over all requests [s]."""
+        m = self.moments
+        return m.wait_probability * m.wait_mean_of_waiting if m.wait_probability else 0.0
+
+    def wait_quantile(self, p: Any) -> Any:
+        """Wait for a slot, over requests [s]."""
+        if np.ndim(p):
+            return np.array([self.wait_quantile(float(one)) for one in np.ravel(p)]).reshape(np.shape(p))
+        m = self.moments
+        return capped.wait_quantile(_probability(p), m.wait_probability, m.wait_mean_of_waiting)
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """Why the percentiles may be wrong, one sentence each; empty in the normal range."""
+        found = []
+        if not self.stable:
+            found.append(f"load {self.load:.3g} is 1 or more: more is offered than the rank can decode")
+        elif self.load > HIGH_LOAD:
+            found.append(f"load {self.load:.3g} is above {HIGH_LOAD}: percentiles react strongly to every input")
+        if self.shape_index < LOW_SHAPE:
+            found.append(
+                f"shape index {self.shape_index:.2g} is below 2: a handful of huge requests rule the step time"
+            )
+        if (cv := self.workload.decode_moments.steps_cv) < STEADY_CV:
+            found.append(f"output lengths are nearly fixed (cv {cv:.2g}): requests may march in step")
+        return tuple(found)
+
+    # -- laws ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _batch_ratio(self) -> float:
+        """Variance over mean of the batch."""
+        return max(self.moments.batch_variance / self.moments.batch_mean, 1e-9)
+
+    def _reweighted(self, shift: float) -> StepLaw:
+        m = self.moments
+        if m.step_variance <= 0.0:
+            return StepLaw(m.step_mean + shift, 0.0, 0.0, m.a)
+        # The floor keeps a law where a strong shift would leave none (shape index far below 1).
+        variance = max(closed.reweighted_variance(m.step_variance, m.third, shift), 0.1 * m.step_variance)
+        return StepLaw(m.step_mean + shift, variance, m.third * variance / m.step_variance, m.a)
+
+    @cached_property
+    def _law_of_time(self) -> StepLaw:
+        return self._reweighted(self.moments.step_variance / self.moments.step_mean)
+
+    @cached_property
+    def _law_of_tokens(self) -> StepLaw:
+        return self._reweighted(self.moments.covariance / self.moments.batch_mean)
+
+    @cached_property
+    def _tpot(self) -> PearsonMixture:
+        """TPOT over requests: one Pearson III law for each length."""
+        nodes, m = self.workload.decode_nodes(), self.moments
+        use = nodes.steps > 0.0
+        steps, weights = nodes.steps[use], nodes.weights[use] / nodes.weights[use].sum()
+        y = np.maximum(steps / m.relaxation, 1e-6)
+        shrinking = np.exp(-y)
+        memory, shrink = (1 - shrinking) / y, np.where(y > 1e-3, 2 * (y - 1 + shrinking) / y**2, 1 - y / 3)
+        met = self._reweighted(m.met_shift)
+        if m.spectrum is not None:
+            shrink = m.spectrum.averaged_variance(steps) / m.spectrum.step_variance
+        own = m.e + m.c * (nodes.prompt_mean[use] + steps / 2)
+        mean = m.step_mean + m.met_shift * memory + own * (1 + m.feedback * (1 - memory))
+        variance = met.variance * shrink + m.c**2 * nodes.prompt_variance[use]
+        third = met.third * shrink**2 + m.c**3 * nodes.prompt_third[use]
+        std = np.sqrt(np.maximum(variance, 0.0))
+        skew = np.divide(third, std**3, out=np.zeros_like(std), where=std > 0.0)
+        return PearsonMixture(weights, mean, std, np.minimum(skew, 30.0))
+
+    @cached_property
+    def _decode_time(self) -> PearsonMixture:
+        """Decode steps times TPOT, the wait for a slot added as equal cells of its law."""
+        nodes, tpot = self.workload.decode_nodes(), self._tpot
+        steps = nodes.steps[nodes.steps > 0.0]
+        waits, shares = self._wait_cells()
+        some = float(nodes.weights[nodes.steps > 0.0].sum())
+        mean = (tpot.mean * steps)[None, :] + waits[:, None]
+        size = mean.shape
+        weight = shares[:, None] * tpot.weights[None, :] * some
+        parts = [weight, mean, np.broadcast_to(tpot.std * steps, size), np.broadcast_to(tpot.skew, size)]
+        weight, mean, std, skew = (part.ravel() for part in parts)
+        if some < 1.0 - 1e-12:  # requests of one token take no decode step
+            weight, mean = np.append(weight, shares * (1 - some)), np.append(mean, waits)
+            std, skew = np.append(std, 0.0 * waits), np.append(skew, 0.0 * waits)
+        return PearsonMixture(weight, mean, std, skew)
+
+    def _wait_cells(self) -> tuple[Any, Any]:
+        m = self.moments
+        if m.wait_probability <= 1e-9:
+            return np.zeros(1), np.ones(1)
+        edges = np.concatenate(
+            [np.linspace(0, 0.8, _WAIT_CELLS // 2 + 1), 1 - 0.2 * 0.3 ** np.arange(1, _WAIT_CELLS // 2), [1.0]]
+        )
+        middle = 0.5 * (edges[1:] + edges[:-1])
+        middle[-1] = 1 - (1 - edges[-2]) * math.exp(-1.0)  # mean of an exponential tail
+        waits = -m.wait_mean_of_waiting * np.log1p(-middle)
+        shares = np.diff(edges) * m.wait_probability
+        return np.append(0.0, waits), np.append(1 - m.wait_probability, shares)
+
+
+def _probability(p: Any) -> float:
+    if isinstance(p, bool) or not isinstance(p, (int, float, np.floating)) or not 0.0 < p < 1.0:
+        raise InputError(f"{str(p)[:40]} must be a probability between 0 and 1", key="p")
+    return float(p)
+
+
+def _probabilities(p: Any) -> Any:
+    if not np.ndim(p):
+        return _probability(p)
+    if not ((np.asarray(p) > 0) & (np.asarray(p) < 1)).all():
+        raise InputError("probabilities must lie between 0 and 1", key="p")
+    return p
+
+
+def _infinite(p: Any) -> Any:
+    return np.full(np.shape(p), math.inf) if np.ndim(p) else math.inf
