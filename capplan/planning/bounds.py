@@ -42,7 +42,7 @@ def best_rank_rate(problem: Problem, layout: Layout, context: float | None = Non
     most = capacity_tokens(problem, pool_memory(problem, layout, problem.chain())) / theta
     if most < 1:
         return 0.0
-    batches = np.geomspace(1.0, most, BATCH_POINTS)
+    batches = np.unique(np.floor(np.geomspace(1.0, most, BATCH_POINTS)))
     serving = problem.scenario.serving
     step = decode_step(
         problem.model, problem.hardware, layout, batches * layout.dp, theta, mtp=serving.mtp,

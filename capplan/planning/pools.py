@@ -73,7 +73,7 @@ class ClientView:
     @cached_property
     def decode_seconds(self) -> Law:
         """Time from the first to the last token."""
-        return Law.from_quantiles(lambda grid: np.array([self.stationary.e2e_quantile(float(p)) for p in grid]))
+        return Law.from_quantiles(self.stationary.e2e_quantile)
 
     @cached_property
     def e2e(self) -> Law:

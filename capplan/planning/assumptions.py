@@ -1,0 +1,49 @@
+"""What an answer rests on that nobody measured, or that the user did not say."""
+
+from __future__ import annotations
+
+from capplan.planning.pools import Pools
+from capplan.planning.problem import Problem
+
+
+def assumptions(problem: Problem, pools: Pools | None) -> tuple[str, ...]:
+    """One line each, the most consequential first."""
+    lines = [*_defaults(problem), *_simplifications(problem), *_hardware(problem)]
+    if pools is not None:
+        lines += list(pools.decode.budget.assumptions)
+    return tuple(dict.fromkeys(lines))
+
+
+def _defaults(problem: Problem) -> list[str]:
+    scenario = problem.scenario
+    lines = [f"engine {problem.engine.title} {problem.engine.version}"]
+    given = scenario.serving.model_fields_set
+    for key in ("mode", "routing", "headroom"):
+        if key not in given:
+            lines.append(f"serving.{key} = {getattr(scenario.serving, key)} (default)")
+    if "kv_overflow" not in scenario.slo.model_fields_set:
+        lines.append(f"slo.kv_overflow = {scenario.slo.kv_overflow} of time (default)")
+    if "dispersion" not in scenario.workload.model_fields_set:
+        lines.append("workload.dispersion = 1, Poisson arrivals (default)")
+    if problem.scenario.hardware.price_per_gpu_hour is None and problem.hardware.price_per_gpu_hour is not None:
+        lines.append(f"list price {problem.hardware.price_per_gpu_hour:g} $/GPU/h")
+    lines += [f"override.{name} = {value:g}" for name, value in scenario.override.items()]
+    return lines
+
+
+def _simplifications(problem: Problem) -> list[str]:
+    lines = ["TTFT and decode time of a request are independent"]
+    if problem.scenario.workload.dispersion > 1:
+        lines.append("bursts act on the prefill queue as on the decode batch (errs high for TTFT)")
+    if problem.scenario.workload.concurrency is not None:
+        lines.append("a closed loop is sized as Poisson arrivals of the rate it causes (errs high)")
+    return lines
+
+
+def _hardware(problem: Problem) -> list[str]:
+    assumed = [name for name, number in problem.hardware.sources.items() if number.kind == "assumed"]
+    assumed = [name for name in assumed if name != "price_per_gpu_hour"]
+    if not assumed:
+        return []
+    shown = ", ".join(assumed[:4]) + (f" and {len(assumed) - 4} more" if len(assumed) > 4 else "")
+    return [f"hardware card {problem.hardware.name}: {shown} assumed"]

@@ -1,0 +1,192 @@
+"""``plan``: from a scenario to pools, percentiles, cost, what binds and what breaks next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from capplan.planning.deploy import Outcome, aggregated, disaggregated, reload, view_of
+from capplan.planning.margins import Margins, margins
+from capplan.planning.naive import NaiveAnswer, naive_answer
+from capplan.planning.pools import Check, ClientView, Pools
+from capplan.planning.problem import Problem, resolve
+from capplan.planning.scenario import Scenario, load_scenario
+from capplan.planning.summary import PoolSummary, decode_summary, prefill_summary
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer to a scenario.
+
+    Percentiles, use and links are those at the offered rate; the pools are sized for ``problem.sizing_rate``, which
+    leaves the headroom free, and ``binding`` is told there.
+    """
+
+    problem: Problem
+    outcome: Outcome
+    pools_at_rate: Pools | None
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every target is met with at most ``max_gpus``."""
+        return self.outcome.feasible
+
+    @property
+    def nearest(self) -> dict[str, float]:
+        """Where infeasible: for every missed target the value that can be reached instead, in base units."""
+        return {check.name: check.value for check in self.outcome.missed}
+
+    @property
+    def binding(self) -> Check | None:
+        """The target that keeps the plan from being cheaper, with its value one step below the chosen size."""
+        return self.outcome.binding
+
+    @cached_property
+    def view(self) -> ClientView | None:
+        """Client latencies at the offered rate; None where a pool is missing."""
+        pools = self.pools_at_rate
+        if pools is None or (pools.mode == "disaggregated" and pools.prefill is None):
+            return None
+        return view_of(self.problem, pools)
+
+    @cached_property
+    def pools(self) -> tuple[PoolSummary, ...]:
+        """Summaries of the pools, prefill first."""
+        pools = self.pools_at_rate
+        if pools is None:
+            return ()
+        if pools.mode == "aggregated":
+            return (decode_summary(self.problem, pools.decode, "both", {}),)
+        rate = self.problem.rate
+        first = [prefill_summary(self.problem, pools.prefill, rate)] if pools.prefill else []
+        return (*first, decode_summary(self.problem, pools.decode, "decode"))
+
+    @property
+    def gpus_total(self) -> int:
+        """GPUs of all pools."""
+        return sum(pool.gpus for pool in self.pools)
+
+    @property
+    def cost_per_hour(self) -> float | None:
+        """GPUs times price [$/h]; None where no price is known."""
+        price = self.problem.price_per_gpu_hour
+        return None if price is None else price * self.gpus_total
+
+    @cached_property
+    def cost_per_million_output_tokens(self) -> float | None:
+        """Cost of all pools over all output tokens at the offered rate [$ per 10^6 tokens]."""
+        from capplan.formulas.cost import cost_per_million_tokens
+
+        if self.cost_per_hour is None or not self.gpus_total:
+            return None
+        return float(cost_per_million_tokens(self.cost_per_hour, self.problem.rate * self.problem.workload.output.mean))
+
+    @cached_property
+    def margins(self) -> Margins | None:
+        """How far load and lengths can grow before a target is missed."""
+        return margins(self.problem, self.outcome.pools) if self.feasible and self.outcome.pools else None
+
+    @cached_property
+    def naive(self) -> NaiveAnswer | None:
+        """What mean lengths and a FLOP ratio would have said."""
+        return naive_answer(self.problem, self.outcome.pools) if self.outcome.pools else None
+
+    @cached_property
+    def assumptions(self) -> tuple[str, ...]:
+        """Everything the answer rests on that nobody measured or the user did not say."""
+        from capplan.planning.assumptions import assumptions
+
+        return assumptions(self.problem, self.outcome.pools)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Where a law was used outside its validity range."""
+        return () if self.pools_at_rate is None else tuple(self.pools_at_rate.decode.stationary.warnings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole answer for JSON; keys carry units."""
+        from capplan.planning.report import plan_dict
+
+        return plan_dict(self)
+
+    def to_text(self) -> str:
+        """The whole answer for a person."""
+        from capplan.planning.report import plan_text
+
+        return plan_text(self)
+
+    def explain(self) -> str:
+        """The chain of formulas behind each pool."""
+        from capplan.planning.explained import explain_plan
+
+        return explain_plan(self)
+
+
+def plan(scenario: str | Path | Mapping[str, Any] | Scenario = {}, **overrides: Any) -> Plan:  # noqa: B006
+    """Size the pools of a scenario: the fewest GPUs whose percentiles meet every target.
+
+    Parameters
+    ----------
+    scenario : path of a TOML or JSON file, a dictionary or a :class:`Scenario`; empty if all keys are given by keyword
+    overrides : scenario keys that replace the file's: ``tpot_p99="30ms"``, or ``**{"slo.tpot_p99": "30ms"}``
+
+    Returns
+    -------
+    plan : :class:`Plan`; an infeasible scenario is an answer too: ``plan.feasible`` is False, ``plan.nearest`` tells
+        what can be reached
+
+    Raises
+    ------
+    InputError : a scenario that cannot be read or names something unknown
+    """
+    problem = resolve(load_scenario(scenario, **overrides))
+    if problem.scenario.workload.concurrency is not None:
+        return _closed_loop(problem, problem.scenario.workload.concurrency)
+    return _plan(problem)
+
+
+def _plan(problem: Problem) -> Plan:
+    outcome = _best_outcome(problem)
+    at_rate = None
+    if outcome.pools is not None:
+        at_rate = reload(problem, outcome.pools, problem.rate) or outcome.pools
+    return Plan(problem, outcome, at_rate)
+
+
+def _best_outcome(problem: Problem) -> Outcome:
+    mode = problem.scenario.serving.mode
+    outcomes = []
+    if mode in ("disaggregated", "auto"):
+        outcomes.append(disaggregated(problem))
+    if mode in ("aggregated", "auto"):
+        outcomes.append(aggregated(problem))
+    return min(outcomes, key=_rank)
+
+
+def _rank(outcome: Outcome) -> tuple[int, float]:
+    if outcome.feasible and outcome.pools is not None:
+        return 0, outcome.pools.gpus
+    return 1, max((check.ratio for check in outcome.missed), default=math.inf)
+
+
+CLOSED_LOOP_TURNS = 6
+
+
+def _closed_loop(problem: Problem, in_flight: int) -> Plan:
+    """Requests in flight become the rate they cause: rate = in flight / E2E, until the two agree."""
+    steps = max(problem.workload.mean_decode_steps, 1.0)
+    limit = min((t for key, t in problem.targets.items() if key.startswith("tpot")), default=0.05)
+    answer = _plan(problem.at_rate(in_flight / (steps * limit)))
+    for _ in range(CLOSED_LOOP_TURNS):
+        if answer.view is None:
+            return answer
+        rate = in_flight / answer.view.e2e.mean
+        if abs(rate / answer.problem.rate - 1) < 0.01:
+            break
+        answer = _plan(problem.at_rate(math.sqrt(rate * answer.problem.rate)))
+    return answer
+

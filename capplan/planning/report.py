@@ -1,0 +1,217 @@
+"""A plan as JSON and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from capplan.planning.pools import LATENCIES, Check
+from capplan.planning.scenario import LATENCY_KEYS
+from capplan.quantities.units import format_bytes, format_seconds, format_si
+
+if TYPE_CHECKING:
+    from capplan.planning.plan import Plan
+    from capplan.planning.summary import PoolSummary
+
+LABELS = {"p50": "P50", "p90": "P90", "p99": "P99", "p999": "P99.9"}
+TITLES = {
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "itl": "ITL",
+    "step": "step",
+    "answer": "time to answer",
+    "e2e": "E2E",
+}
+
+
+def plan_dict(plan: Plan) -> dict[str, Any]:
+    """The answer for JSON; every key carries its unit, infinities become null when printed."""
+    view, binding, margins, naive = plan.view, plan.binding, plan.margins, plan.naive
+    counts = {pool.role: pool.instances for pool in plan.pools}
+    return {
+        "feasible": plan.feasible,
+        "nearest": plan.nearest,
+        "binding": None if binding is None else {"name": binding.name, "value": binding.value, "target": binding.target},
+        "gpus_total": plan.gpus_total,
+        "cost_per_hour": plan.cost_per_hour,
+        "cost_per_million_output_tokens": plan.cost_per_million_output_tokens,
+        "request_rate_per_second": plan.problem.rate,
+        "sized_for_request_rate_per_second": plan.problem.sizing_rate,
+        "prefill_instances": counts.get("prefill", 0),
+        "decode_instances": counts.get("decode", counts.get("both", 0)),
+        **({} if view is None else view.all_percentiles()),
+        "attainment": None if view is None else view.attainment,
+        "goodput_per_second": None if view is None else view.attainment * plan.problem.rate,
+        "output_tokens_per_second": plan.problem.rate * plan.problem.workload.output.mean,
+        "links": {pool.role: pool.links for pool in plan.pools},
+        "pools": [pool.to_dict() for pool in plan.pools],
+        "margins": None if margins is None else _margins_dict(margins),
+        "naive": None
+        if naive is None
+        else {"decode_gpus_by_means": naive.decode_gpus, "prefill_per_decode_by_flops": naive.prefill_per_decode},
+        "warnings": list(plan.warnings),
+        "assumptions": list(plan.assumptions),
+    }
+
+
+def _margins_dict(margins: Any) -> dict[str, Any]:
+    return {
+        "fails_at_request_rate_per_second": margins.rate.value,
+        "fails_at_request_rate_factor": margins.rate.factor,
+        "fails_first_at_rate": margins.rate.breaks,
+        "fails_at_output_mean_tokens": margins.output.value,
+        "fails_at_output_factor": margins.output.factor,
+        "fails_first_at_output": margins.output.breaks,
+    }
+
+
+def plan_text(plan: Plan) -> str:
+    """The answer for a person: verdict, pools, latencies, links, margins, assumptions."""
+    return "\n".join([*_verdict(plan), "", *_pools(plan), *_latencies(plan), *_links(plan), *_outlook(plan), *_notes(plan)])
+
+
+def show(name: str, value: float) -> str:
+    """A checked value in the unit of its name."""
+    if name in LATENCY_KEYS:
+        return format_seconds(value)
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    if name in ("kv_overflow", "attainment") or name.endswith("_utilization"):
+        return f"{value:.3g}" if value >= 1 else f"{value:.3%}"
+    return f"{value:,.4g}"
+
+
+def title(name: str) -> str:
+    """``tpot_p99`` is ``TPOT P99``."""
+    kind, _, label = name.rpartition("_")
+    return f"{TITLES[kind]} {LABELS[label]}" if name in LATENCY_KEYS else name.replace("_", " ")
+
+
+def _verdict(plan: Plan) -> Iterator[str]:
+    problem = plan.problem
+    yield (
+        f"{problem.model.name} on {problem.hardware.name}: {problem.rate:g} requests/s of "
+        f"{problem.workload.input.mean:,.0f} prompt and {problem.workload.output.mean:,.0f} output tokens on average"
+    )
+    if plan.feasible:
+        cost = "" if plan.cost_per_hour is None else f", ${plan.cost_per_hour:,.2f} an hour"
+        per_token = plan.cost_per_million_output_tokens
+        cost += "" if per_token is None else f" (${per_token:.2f} per million output tokens)"
+        yield f"{plan.gpus_total} GPUs{cost}"
+        if plan.binding is not None:
+            yield f"binding: {_binding(plan.binding)}"
+        return
+    yield f"infeasible with {problem.scenario.hardware.max_gpus} GPUs"
+    for check in plan.outcome.missed:
+        yield f"  {_missed(check)}"
+
+
+def _binding(check: Check) -> str:
+    if check.met:
+        return f"{title(check.name)} {show(check.name, check.value)} of {show(check.name, check.target)}"
+    return (
+        f"{title(check.name)}; the next smaller pool has {show(check.name, check.value)}, "
+        f"the target is {show(check.name, check.target)}"
+    )
+
+
+def _missed(check: Check) -> str:
+    if check.name == "memory_missing_bytes":
+        return f"no layout fits: {format_bytes(check.value)} a GPU missing at best"
+    if check.name == "gpus_left_for_prefill":
+        return f"decode leaves {check.value:g} GPUs, too few to keep up with the prompts"
+    if check.name == "load":
+        return "the offered load is more than the GPUs can serve at any latency"
+    return f"{title(check.name)}: target {show(check.name, check.target)}, nearest feasible {show(check.name, check.value)}"
+
+
+def _pools(plan: Plan) -> Iterator[str]:
+    rows = [["pool", "instances", "layout", "GPUs", "cap/rank", "batch", "load", "KV mean", "KV P99", "overflow"]]
+    rows += [_pool_row(pool) for pool in plan.pools]
+    yield from _columns(rows)
+    for pool in plan.pools:
+        yield f"{pool.role} flags: {pool.engine_flags}"
+        if pool.preemptions_per_request is not None:
+            yield (
+                f"{pool.role} preemption: {pool.preemptions_per_request:.2g} a request, "
+                f"{pool.recompute_share:.2%} of generated tokens recomputed"
+            )
+
+
+def _pool_row(pool: PoolSummary) -> list[str]:
+    def share(value: float | None) -> str:
+        return "" if value is None else f"{value:.1%}"
+
+    overflow = pool.kv_overflow_probability
+    return [
+        pool.role,
+        str(pool.instances),
+        pool.layout["text"],
+        str(pool.gpus),
+        "" if pool.max_num_seqs_per_rank is None else str(pool.max_num_seqs_per_rank),
+        "" if pool.batch_mean is None else f"{pool.batch_mean:.1f}",
+        share(pool.utilization),
+        share(pool.kv_use_mean),
+        share(pool.kv_use_p99),
+        "" if overflow is None else f"{overflow:.1g}",
+    ]
+
+
+def _latencies(plan: Plan) -> Iterator[str]:
+    view = plan.view
+    if view is None:
+        return
+    values = view.all_percentiles()
+    yield ""
+    rows = [["", *LABELS.values(), "target"]]
+    for name in LATENCIES:
+        targets = [
+            f"{LABELS[label]} {format_seconds(plan.problem.targets[f'{name}_{label}'])}"
+            for label in LABELS
+            if f"{name}_{label}" in plan.problem.targets
+        ]
+        cells = [format_seconds(values[f"{name}_{label}_seconds"]) for label in LABELS]
+        rows.append([TITLES[name], *cells, ", ".join(targets)])
+    yield from _columns(rows)
+    yield f"SLO attainment {view.attainment:.3%}, goodput {view.attainment * plan.problem.rate:.4g} requests/s"
+
+
+def _links(plan: Plan) -> Iterator[str]:
+    rows = [["link", "pool", "in use", "of", "share", "by cause"]]
+    for pool in plan.pools:
+        for link, load in pool.links.items():
+            causes = ", ".join(f"{cause} {format_si(rate, 'B/s')}" for cause, rate in load["causes"].items())
+            used, limit = load["bytes_per_second"], load["capacity_bytes_per_second"]
+            rows.append(
+                [link, pool.role, format_si(used, "B/s"), format_si(limit, "B/s"), f"{used / limit:.1%}", causes]
+            )
+    if len(rows) > 1:
+        yield ""
+        yield from _columns(rows)
+
+
+def _outlook(plan: Plan) -> Iterator[str]:
+    if plan.margins is not None:
+        rate, output = plan.margins.rate, plan.margins.output
+        yield ""
+        yield f"breaks at {rate.value:.3g} requests/s ({rate.factor - 1:+.0%}): {title(rate.breaks)}"
+        yield f"breaks at a mean output of {output.value:,.0f} tokens ({output.factor - 1:+.0%}): {title(output.breaks)}"
+    if plan.naive is not None and plan.feasible:
+        naive = plan.naive
+        means = "none" if naive.decode_gpus is None else f"{naive.decode_gpus} decode GPUs"
+        yield f"by mean lengths alone: {means}; by FLOPs alone: prefill : decode = {naive.prefill_per_decode:.2f} : 1"
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    if plan.warnings:
+        yield ""
+        yield from (f"warning: {line}" for line in plan.warnings)
+    yield ""
+    yield f"sized for {plan.problem.sizing_rate:.4g} requests/s; rests on:"
+    yield from (f"  {line}" for line in plan.assumptions)
+
+
+def _columns(rows: list[list[str]]) -> Iterator[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
