@@ -54,6 +54,8 @@ class Kernels:
     moe_narrow_outputs: float = 0.0
     moe_padding_rows: float = 0.0
     all_reduce_two_step_floor_seconds: float = 0.0
+    exchange_compute_share: float = 0.0
+    """Multiprocessors the exchange for many tokens takes away from computation it overlaps with."""
     sustained_share: float = 1.0
     """Arithmetic rate of a long run under the power limit over that of a short one; 1 where nobody measured it."""
 

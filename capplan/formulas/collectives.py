@@ -161,3 +161,33 @@ def exchange_seconds(
     DeepEP, low-latency kernels over EP8 to EP256 on H800: github.com/deepseek-ai/DeepEP, docs/legacy.md.
     """
     return floor_seconds + _ops.maximum(intranode_bytes / intranode_bandwidth, internode_bytes / internode_bandwidth)
+
+
+def exposed_communication_seconds(communication_seconds: Value, compute_seconds: Value, compute_share: Value) -> Value:
+    r"""Time that communication adds to computation it overlaps with.
+
+    .. math:: \max(X - C,\ s X)
+
+    While one of two micro-batches communicates the other computes; an exchange that is itself run by multiprocessors
+    takes a share s of them away for as long as it lasts.
+
+    Parameters
+    ----------
+    communication_seconds : X of both micro-batches [s]
+    compute_seconds : C of both micro-batches [s]
+    compute_share : s, 0 where network adapters and copy engines do the work [1]
+
+    Returns
+    -------
+    exposed_communication_seconds : [s]
+
+    Examples
+    --------
+    >>> exposed_communication_seconds(3.0, 2.0, 0.0), exposed_communication_seconds(2.0, 3.0, 0.125)
+    (1.0, 0.25)
+
+    References
+    ----------
+    DeepSeek-V3 technical report, arXiv:2412.19437, sections 3.2.2 (20 of 132 multiprocessors) and 3.4.
+    """
+    return _ops.maximum(communication_seconds - compute_seconds, compute_share * communication_seconds)

@@ -122,7 +122,7 @@ _PARTS: tuple[Quantity, ...] = (
         "exposed_communication_seconds",
         "s",
         "Communication of one micro-batch that the computation of the other does not hide.",
-        "max(communication - computation, 0)",
+        "max(communication - computation, exchange_compute_share * communication)",
         "capplan.serving.evaluation",
     ),
     Quantity(
@@ -178,6 +178,7 @@ _CONSTANTS: tuple[tuple[str, str, str], ...] = (
     ("all_reduce_bandwidth", "B/s", "Rate at which a GPU sends in an all-reduce."),
     ("dispatch_floor_seconds", "s", "Start-up of an expert exchange inside a scale-up domain."),
     ("dispatch_bandwidth", "B/s", "Rate at which a GPU sends tokens to experts inside its scale-up domain."),
+    ("exchange_compute_share", "1", "Share of the GPU that the exchange for many tokens takes from computation."),
     ("internode_floor_seconds", "s", "Start-up of an exchange between nodes."),
     ("internode_bandwidth", "B/s", "Rate at which a GPU sends to other nodes."),
     ("sustained_share", "1", "Arithmetic rate of a long run under the power limit over that of a short one."),

@@ -7,6 +7,7 @@ from typing import Any
 
 from capplan.formulas import _ops
 from capplan.formulas._ops import Value
+from capplan.formulas.collectives import exposed_communication_seconds
 from capplan.formulas.speculation import tokens_per_verify_step
 from capplan.quantities.chain import Chain
 from capplan.serving.kernel_plan import StepPlan
@@ -128,13 +129,9 @@ def layered_parts(plan: StepPlan, work: Work, overlap: bool, derive: Derive) -> 
         exposed_communication_seconds,
         communication_seconds=2 * sum(exchange.values()),
         compute_seconds=hidden_by,
+        compute_share=plan.kernels.exchange_compute_share if work.prefill and plan.layout.dp > 1 else 0.0,
     )
     return parts
-
-
-def exposed_communication_seconds(communication_seconds: Value, compute_seconds: Value) -> Value:
-    """Communication of one micro-batch that the computation of the other cannot hide [s]."""
-    return _ops.maximum(communication_seconds - compute_seconds, 0.0)
 
 
 def halved(work: Work) -> Work:
@@ -197,5 +194,7 @@ def account(
         ):
             for name, value in found.items():
                 totals[name] = totals.get(name, 0.0) + times * value
+    if "exposed_communication_seconds" in parts:
+        shares["network"] = parts["exposed_communication_seconds"]
     shares["latency"] = shares["latency"] + parts.get("engine_gap_seconds", 0.0)
     return shares, links
