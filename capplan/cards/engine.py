@@ -52,7 +52,8 @@ class Engine:
     The memory constants: ``activation_bytes_per_logit`` is charged for every vocabulary entry of every sequence of
     the largest batch; ``activation_hidden_widths`` and ``activation_inner_widths`` count 16-bit vectors of hidden
     and feed-forward width alive at once for one token; ``mla_workspace_tokens`` is the context a latent is expanded
-    for at once; ``other_bytes`` is the CUDA context and libraries of a lone GPU, ``other_bytes_parallel`` with
+    for at once; ``mxfp4_hidden_multiple`` and ``mxfp4_inner_multiple`` are what the sides of an expert in MXFP4 are
+    padded to; ``other_bytes`` is the CUDA context and libraries of a lone GPU, ``other_bytes_parallel`` with
     tensor parallelism, ``other_bytes_pipeline`` with pipeline stages only; ``graph_bytes`` are CUDA graphs.
     The step constants: ``layer_overhead_seconds`` is added a layer, ``step_gap_seconds`` a step,
     ``sequence_overhead_seconds`` a sequence and step, and an all-reduce inside the engine starts in
@@ -73,6 +74,8 @@ class Engine:
     activation_hidden_widths: float
     activation_inner_widths: float
     mla_workspace_tokens: float
+    mxfp4_hidden_multiple: int
+    mxfp4_inner_multiple: int
     graph_bytes: float
     other_bytes: float
     other_bytes_parallel: float

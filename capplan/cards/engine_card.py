@@ -24,7 +24,7 @@ _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 _VERSION = re.compile(r"v?(\d{1,6}(?:\.\d{1,6}){0,3})(?:[a-z.+-].*)?", re.ASCII)
 _Version = Annotated[str, Field(pattern=r"^\d{1,6}(\.\d{1,6}){0,3}$")]
 _PURE: Mapping[str, float] = {"1": 1.0}
-_COUNTS = ("block_tokens",)
+_COUNTS = ("block_tokens", "mxfp4_hidden_multiple", "mxfp4_inner_multiple")
 _OPTIONAL = ("memory_fraction",)
 
 
@@ -39,6 +39,8 @@ class EngineNumbers(BaseModel):
     activation_hidden_widths: Number | None = None
     activation_inner_widths: Number | None = None
     mla_workspace_tokens: Number | None = None
+    mxfp4_hidden_multiple: Number | None = None
+    mxfp4_inner_multiple: Number | None = None
     graph_bytes: Number | None = None
     other_bytes: Number | None = None
     other_bytes_parallel: Number | None = None

@@ -156,7 +156,8 @@ class _Rank:
         return float(self.chain.given(name, getattr(card, key), source, assumed=assumed))
 
     def _weights(self) -> float:
-        shares = weights_per_gpu(self.model, self.layout, mtp=self.mtp)
+        multiples = (self.engine.mxfp4_hidden_multiple, self.engine.mxfp4_inner_multiple)
+        shares = weights_per_gpu(self.model, self.layout, mtp=self.mtp, mxfp4_multiples=multiples)
         source = f"capplan.serving.weights: {self.model.name}, {self.layout}"
         named = {
             "attention_weights_bytes": shares.attention,

@@ -25,7 +25,9 @@ class WeightShares:
     embeddings: float
 
 
-def weights_per_gpu(model: Model, layout: Layout, *, mtp: bool = False) -> WeightShares:
+def weights_per_gpu(
+    model: Model, layout: Layout, *, mtp: bool = False, mxfp4_multiples: tuple[int, int] = (1, 1)
+) -> WeightShares:
     """Weights on the GPU that holds most of them.
 
     Attention, dense feed-forward and shared experts are split over tensor parallelism and repeated on every
@@ -38,6 +40,7 @@ def weights_per_gpu(model: Model, layout: Layout, *, mtp: bool = False) -> Weigh
     model : from :func:`~capplan.cards.model_card.load_model`, in the weight format that is served
     layout : of one instance
     mtp : count the multi-token-prediction layers
+    mxfp4_multiples : what an engine pads hidden size and width of experts in MXFP4 to [elements]
 
     Returns
     -------
@@ -47,7 +50,7 @@ def weights_per_gpu(model: Model, layout: Layout, *, mtp: bool = False) -> Weigh
     for count, group in stage_layers(model, layout.pp, mtp=mtp):
         attention += count * _attention_bytes(group.attention, layout.tp)
         feed_forward += count * _always_bytes(group, layout.tp)
-        experts += count * _expert_bytes(group, layout, model)
+        experts += count * _expert_bytes(group, layout, model, mxfp4_multiples)
     return WeightShares(attention, feed_forward, experts, _embedding_bytes(model, layout, mtp))
 
 
@@ -105,15 +108,30 @@ def _always_bytes(group: LayerGroup, tp: int) -> float:
     return sum(_matmul_bytes(matmul, tp) for matmul in matmuls) + OTHER_BYTES * other
 
 
-def _expert_bytes(group: LayerGroup, layout: Layout, model: Model) -> float:
+def _expert_bytes(group: LayerGroup, layout: Layout, model: Model, multiples: tuple[int, int]) -> float:
     feed_forward = group.feed_forward
     if feed_forward is None or not feed_forward.n_experts:
         return 0.0
     parallel = layout.expert_parallel(mixture=model.is_mixture)
-    one = sum(matmul.weight_bytes for matmul in feed_forward.expert_matmuls)
-    one += OTHER_BYTES * feed_forward.expert_other_parameters
+    shards = expert_shards(layout, mixture=model.is_mixture)
+    one = sum(
+        _expert_matmul_bytes(matmul, feed_forward.expert_width, shards, multiples)
+        for matmul in feed_forward.expert_matmuls
+    )
+    one += OTHER_BYTES * feed_forward.expert_other_parameters / shards
     local = float(_ops.ceil((feed_forward.n_experts + layout.redundant_experts) / parallel))
-    return local * one / expert_shards(layout, mixture=model.is_mixture)
+    return local * one
+
+
+def _expert_matmul_bytes(matmul: Matmul, width: int, shards: int, multiples: tuple[int, int]) -> float:
+    """One matrix of an expert on one GPU, padded where the engine pads it."""
+    if matmul.format.name != "mxfp4" or multiples == (1, 1):
+        return matmul.weight_bytes / shards
+    hidden, inner = multiples
+    across = matmul.inputs if matmul.shard == "column" else matmul.outputs
+    parts = (matmul.outputs if matmul.shard == "column" else matmul.inputs) / width
+    padded = float(_ops.ceil(across / hidden)) * hidden * float(_ops.ceil(width / shards / inner)) * inner
+    return matmul.format.bytes_per_element * parts * padded
 
 
 def _embedding_bytes(model: Model, layout: Layout, mtp: bool) -> float:
