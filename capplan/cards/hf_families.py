@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from capplan.cards.hf_fields import ConfigFields
-from capplan.cards.model_card import DenseCard, GqaCard, MixtureCard, MlaCard
-from capplan.cards.number import Number
 
-AttentionBuilder = Callable[[ConfigFields, "Number | None", str], "GqaCard | MlaCard"]
-FeedForwardBuilder = Callable[[ConfigFields, str], DenseCard]
-MixtureBuilder = Callable[[ConfigFields, str, str, str], MixtureCard]
-WindowReader = Callable[[ConfigFields, int], "list[Number | None]"]
+MOST_HEADS = 100_000
+MOST_EXPERTS = 100_000
+
+CardPart = dict[str, Any]
+"""The plain data of a part of a card; see :mod:`capplan.cards.model_reader`."""
+
+AttentionBuilder = Callable[[ConfigFields, "int | None", str], CardPart]
+FeedForwardBuilder = Callable[[ConfigFields, str], CardPart]
+MixtureBuilder = Callable[[ConfigFields, str, str, str], CardPart]
+WindowReader = Callable[[ConfigFields, int], "list[int | None]"]
 MixtureReader = Callable[[ConfigFields, int], "list[bool]"]
 
 
@@ -47,175 +52,169 @@ class Family:
     mtp_field: str | None = None
 
 
-def _heads(fields: ConfigFields, *, kv_heads_default: bool = False) -> tuple[Number, Number]:
+def _heads(fields: ConfigFields, *, kv_heads_default: bool = False) -> tuple[CardPart, CardPart]:
     """Query and KV heads; null KV heads mean as many as query heads, absent ones only where the class says so."""
-    heads = fields.count("num_attention_heads", unit="head", most=100_000)
+    heads = fields.count("num_attention_heads", unit="head", most=MOST_HEADS)
     if fields.has("num_key_value_heads"):
-        return heads, fields.count("num_key_value_heads", unit="head", most=100_000)
+        kv_heads = fields.count("num_key_value_heads", unit="head", most=MOST_HEADS)
+        if heads["value"] % kv_heads["value"]:
+            raise fields.error("num_key_value_heads", f"{kv_heads['value']} must divide {heads['value']} heads")
+        return heads, kv_heads
     if "num_key_value_heads" not in fields.data and not kv_heads_default:
         raise fields.error("num_key_value_heads", "is missing, and a default would be a guess")
     fields.ignore("num_key_value_heads")
     note = "no num_key_value_heads: as many as query heads"
-    return heads, fields.number(int(heads.value), "head", "num_attention_heads", note=note)
+    return heads, fields.number(heads["value"], "head", "num_attention_heads", note=note)
 
 
-def _head_dim(fields: ConfigFields, heads: Number, *, required: bool) -> Number:
+def _head_dim(fields: ConfigFields, heads: int, *, required: bool) -> CardPart:
     """The width of a head: explicit, or hidden_size / heads in families whose class computes it so."""
     if required or fields.has("head_dim"):
         return fields.count("head_dim", unit="element")
     fields.ignore("head_dim")
-    hidden = int(fields.count("hidden_size", unit="element").value)
-    if hidden % int(heads.value):
-        raise fields.error(
-            "hidden_size", f"{hidden} is no multiple of {heads.value:g} heads, and head_dim is not given"
-        )
-    return fields.number(hidden // int(heads.value), "element", "hidden_size", "num_attention_heads", note="quotient")
+    hidden = fields.whole("hidden_size")
+    if hidden % heads:
+        raise fields.error("hidden_size", f"{hidden} is no multiple of {heads} heads, and head_dim is not given")
+    return fields.number(hidden // heads, "element", "hidden_size", "num_attention_heads", note="quotient")
 
 
 def _gqa(
     fields: ConfigFields,
-    window: Number | None,
+    window: int | None,
     form: str,
     *,
+    qkv_bias: bool,
+    output_bias: bool,
     kv_heads_default: bool = False,
     head_dim_required: bool = False,
-    qkv_bias: bool | None = None,
-    bias_default: bool = False,
     qk_norm: bool = False,
     sinks: bool = False,
-) -> GqaCard:
+) -> CardPart:
     heads, kv_heads = _heads(fields, kv_heads_default=kv_heads_default)
-    width = _head_dim(fields, heads, required=head_dim_required)
-    bias = fields.flag("attention_bias", bias_default) if qkv_bias is None else False
-    return GqaCard(
-        kind="gqa",
-        n_heads=heads,
-        n_kv_heads=kv_heads,
-        head_dim=width,
-        value_head_dim=width,
-        window=window,
-        qkv_bias=bias if qkv_bias is None else qkv_bias,
-        output_bias=bias,
-        qk_norm=qk_norm,
-        sinks=sinks,
-        format=form,
-    )
+    width = _head_dim(fields, heads["value"], required=head_dim_required)
+    return {
+        "kind": "gqa",
+        "n_heads": heads,
+        "n_kv_heads": kv_heads,
+        "head_dim": width,
+        "value_head_dim": width,
+        "window": fields.number(window, "token", "sliding_window") if window is not None else None,
+        "qkv_bias": qkv_bias,
+        "output_bias": output_bias,
+        "qk_norm": qk_norm,
+        "sinks": sinks,
+        "format": form,
+    }
 
 
-def _llama_attention(fields: ConfigFields, window: Number | None, form: str) -> GqaCard:
-    return _gqa(fields, window, form, kv_heads_default=True)
+def _llama_attention(fields: ConfigFields, window: int | None, form: str) -> CardPart:
+    bias = fields.flag("attention_bias", False)
+    return _gqa(fields, window, form, qkv_bias=bias, output_bias=bias, kv_heads_default=True)
 
 
-def _qwen2_attention(fields: ConfigFields, window: Number | None, form: str) -> GqaCard:
+def _qwen2_attention(fields: ConfigFields, window: int | None, form: str) -> CardPart:
     """Qwen2 has a bias on q, k and v without a flag that says so."""
-    return _gqa(fields, window, form, qkv_bias=True)
+    return _gqa(fields, window, form, qkv_bias=True, output_bias=False)
 
 
-def _qwen3_attention(fields: ConfigFields, window: Number | None, form: str) -> GqaCard:
-    return _gqa(fields, window, form, head_dim_required=True, qk_norm=True)
+def _qwen3_attention(fields: ConfigFields, window: int | None, form: str) -> CardPart:
+    bias = fields.flag("attention_bias", False)
+    return _gqa(fields, window, form, qkv_bias=bias, output_bias=bias, head_dim_required=True, qk_norm=True)
 
 
-def _mistral_attention(fields: ConfigFields, window: Number | None, form: str) -> GqaCard:
-    return _gqa(fields, window, form, qkv_bias=False)
+def _mistral_attention(fields: ConfigFields, window: int | None, form: str) -> CardPart:
+    return _gqa(fields, window, form, qkv_bias=False, output_bias=False)
 
 
-def _gpt_oss_attention(fields: ConfigFields, window: Number | None, form: str) -> GqaCard:
-    return _gqa(fields, window, form, head_dim_required=True, bias_default=True, sinks=True)
+def _gpt_oss_attention(fields: ConfigFields, window: int | None, form: str) -> CardPart:
+    bias = fields.flag("attention_bias", True)
+    return _gqa(fields, window, form, qkv_bias=bias, output_bias=bias, head_dim_required=True, sinks=True)
 
 
-def _mla(fields: ConfigFields, window: Number | None, form: str) -> MlaCard:
+def _mla(fields: ConfigFields, window: int | None, form: str) -> CardPart:
     """Multi-head latent attention; ``num_key_value_heads`` and ``head_dim`` of such configs mean nothing."""
     del window
     fields.must_be("attention_bias", False)
     fields.ignore("num_key_value_heads", "head_dim", "qk_head_dim")
-    return MlaCard(
-        kind="mla",
-        n_heads=fields.count("num_attention_heads", unit="head", most=100_000),
-        q_lora_rank=fields.optional_count("q_lora_rank", unit="element"),
-        kv_lora_rank=fields.count("kv_lora_rank", unit="element"),
-        qk_nope_head_dim=fields.count("qk_nope_head_dim", unit="element"),
-        qk_rope_head_dim=fields.count("qk_rope_head_dim", unit="element"),
-        value_head_dim=fields.count("v_head_dim", unit="element"),
-        format=form,
-    )
+    return {
+        "kind": "mla",
+        "n_heads": fields.count("num_attention_heads", unit="head", most=MOST_HEADS),
+        "q_lora_rank": fields.zero_or_count("q_lora_rank", unit="element"),
+        "kv_lora_rank": fields.count("kv_lora_rank", unit="element"),
+        "qk_nope_head_dim": fields.count("qk_nope_head_dim", unit="element"),
+        "qk_rope_head_dim": fields.count("qk_rope_head_dim", unit="element"),
+        "value_head_dim": fields.count("v_head_dim", unit="element"),
+        "format": form,
+    }
 
 
-def _dense(fields: ConfigFields, form: str) -> DenseCard:
-    width = fields.count("intermediate_size", unit="element")
-    return DenseCard(kind="dense", width=width, format=form)
+def _dense(fields: ConfigFields, form: str) -> CardPart:
+    return {"kind": "dense", "width": fields.count("intermediate_size", unit="element"), "format": form}
 
 
-def _llama_dense(fields: ConfigFields, form: str) -> DenseCard:
-    width = fields.count("intermediate_size", unit="element")
-    return DenseCard(kind="dense", width=width, bias=fields.flag("mlp_bias", False), format=form)
+def _llama_dense(fields: ConfigFields, form: str) -> CardPart:
+    return {**_dense(fields, form), "bias": fields.flag("mlp_bias", False)}
 
 
-def _qwen3_mixture(fields: ConfigFields, form: str, shared: str, rest: str) -> MixtureCard:
+def _mixture(
+    fields: ConfigFields, width: CardPart, form: str, rest: str, *, experts: str, top_k: tuple[str, ...]
+) -> CardPart:
+    n_experts = fields.count(experts, unit="expert", most=MOST_EXPERTS)
+    return {
+        "kind": "mixture",
+        "width": width,
+        "n_experts": n_experts,
+        "top_k": fields.count(*top_k, unit="expert", most=n_experts["value"]),
+        "format": form,
+        "router_format": rest,
+    }
+
+
+def _qwen3_mixture(fields: ConfigFields, form: str, shared: str, rest: str) -> CardPart:
     del shared
-    return MixtureCard(
-        kind="mixture",
-        width=fields.count("moe_intermediate_size", unit="element"),
-        n_experts=fields.count("num_experts", unit="expert", most=100_000),
-        top_k=fields.count("num_experts_per_tok", unit="expert", most=100_000),
-        format=form,
-        router_format=rest,
-    )
-
-
-def _deepseek_mixture(fields: ConfigFields, form: str, shared: str, rest: str) -> MixtureCard:
     width = fields.count("moe_intermediate_size", unit="element")
-    experts = fields.optional_count("n_shared_experts", unit="expert")
-    shared_width = None
-    if experts is not None:
-        product = int(width.value * experts.value)
-        names = ("moe_intermediate_size", "n_shared_experts")
-        shared_width = fields.number(product, "element", *names, note="product")
-    return MixtureCard(
-        kind="mixture",
-        width=width,
-        n_experts=fields.count("n_routed_experts", unit="expert", most=100_000),
-        top_k=fields.count("num_experts_per_tok", unit="expert", most=100_000),
-        shared_width=shared_width,
-        format=form,
-        shared_format=shared if shared_width is not None else None,
-        router_format=rest,
-    )
+    return _mixture(fields, width, form, rest, experts="num_experts", top_k=("num_experts_per_tok",))
 
 
-def _local_experts(fields: ConfigFields, form: str, rest: str, *, bias: bool) -> MixtureCard:
+def _deepseek_mixture(fields: ConfigFields, form: str, shared: str, rest: str) -> CardPart:
+    """Shared experts are as wide as routed ones; all of them are one matrix."""
+    width = fields.count("moe_intermediate_size", unit="element")
+    mixture = _mixture(fields, width, form, rest, experts="n_routed_experts", top_k=("num_experts_per_tok",))
+    experts = fields.zero_or_count("n_shared_experts", unit="expert")
+    if experts is None:
+        return mixture
+    names = ("moe_intermediate_size", "n_shared_experts")
+    shared_width = fields.number(width["value"] * experts["value"], "element", *names, note="product")
+    return {**mixture, "shared_width": shared_width, "shared_format": shared}
+
+
+def _local_experts(fields: ConfigFields, form: str, rest: str) -> CardPart:
     """Mixtral and gpt-oss: ``intermediate_size`` is the width of one expert."""
-    return MixtureCard(
-        kind="mixture",
-        width=fields.count("intermediate_size", unit="element"),
-        n_experts=fields.count("num_local_experts", unit="expert", most=100_000),
-        top_k=fields.count("num_experts_per_tok", "experts_per_token", unit="expert", most=100_000),
-        bias=bias,
-        router_bias=bias,
-        format=form,
-        router_format=rest,
-    )
+    width = fields.count("intermediate_size", unit="element")
+    top_k = ("num_experts_per_tok", "experts_per_token")
+    return _mixture(fields, width, form, rest, experts="num_local_experts", top_k=top_k)
 
 
-def _mixtral_mixture(fields: ConfigFields, form: str, shared: str, rest: str) -> MixtureCard:
+def _mixtral_mixture(fields: ConfigFields, form: str, shared: str, rest: str) -> CardPart:
     del shared
-    return _local_experts(fields, form, rest, bias=False)
+    return _local_experts(fields, form, rest)
 
 
-def _gpt_oss_mixture(fields: ConfigFields, form: str, shared: str, rest: str) -> MixtureCard:
+def _gpt_oss_mixture(fields: ConfigFields, form: str, shared: str, rest: str) -> CardPart:
     del shared
-    return _local_experts(fields, form, rest, bias=True)
+    return {**_local_experts(fields, form, rest), "bias": True, "router_bias": True}
 
 
-def _window(fields: ConfigFields) -> Number:
-    return fields.count("sliding_window", unit="token", most=10**9)
+def _window(fields: ConfigFields) -> int:
+    return fields.whole("sliding_window", most=10**9)
 
 
-def _no_windows(fields: ConfigFields, n_layers: int) -> list[Number | None]:
+def _no_windows(fields: ConfigFields, n_layers: int) -> list[int | None]:
     del fields
     return [None] * n_layers
 
 
-def _windows_by_type(fields: ConfigFields, n_layers: int) -> list[Number | None]:
+def _windows_by_type(fields: ConfigFields, n_layers: int) -> list[int | None]:
     """One entry of ``layer_types`` a layer: full_attention or sliding_attention."""
     types = fields.value("layer_types")
     if not isinstance(types, list) or len(types) != n_layers:
@@ -226,40 +225,40 @@ def _windows_by_type(fields: ConfigFields, n_layers: int) -> list[Number | None]
     return [_window(fields) if kind == "sliding_attention" else None for kind in types]
 
 
-def _qwen_windows(fields: ConfigFields, n_layers: int) -> list[Number | None]:
+def _qwen_windows(fields: ConfigFields, n_layers: int) -> list[int | None]:
     """Off unless ``use_sliding_window``; then the layers from ``max_window_layers`` on slide."""
-    if not fields.flag("use_sliding_window", False):
-        fields.ignore("sliding_window", "max_window_layers")
-        if fields.has("layer_types"):
-            return _windows_by_type(fields, n_layers)
-        return [None] * n_layers
+    slides = fields.flag("use_sliding_window", False)
     if fields.has("layer_types"):
-        fields.ignore("max_window_layers")
+        fields.ignore("sliding_window", "max_window_layers")
         return _windows_by_type(fields, n_layers)
-    first = int(fields.count("max_window_layers", unit="layer", least=0).value)
+    if not slides:
+        fields.ignore("sliding_window", "max_window_layers")
+        return [None] * n_layers
+    first = fields.whole("max_window_layers", least=0)
     return [None if layer < first else _window(fields) for layer in range(n_layers)]
 
 
-def _qwen3_moe_windows(fields: ConfigFields, n_layers: int) -> list[Number | None]:
+def _qwen3_moe_windows(fields: ConfigFields, n_layers: int) -> list[int | None]:
     fields.must_be("use_sliding_window", False)
     return _qwen_windows(fields, n_layers)
 
 
-def _mistral_windows(fields: ConfigFields, n_layers: int) -> list[Number | None]:
+def _mistral_windows(fields: ConfigFields, n_layers: int) -> list[int | None]:
     """All layers slide, or none where the field is null; absent, the class would take 4,096."""
     if "sliding_window" not in fields.data:
         raise fields.error("sliding_window", "is missing; write null for full attention")
-    if not fields.has("sliding_window"):
-        fields.ignore("sliding_window")
-        return [None] * n_layers
-    return [_window(fields)] * n_layers
+    return _mixtral_windows(fields, n_layers)
 
 
-def _mixtral_windows(fields: ConfigFields, n_layers: int) -> list[Number | None]:
-    return _mistral_windows(fields, n_layers) if fields.has("sliding_window") else [None] * n_layers
+def _mixtral_windows(fields: ConfigFields, n_layers: int) -> list[int | None]:
+    """All layers slide, or none where the field is null or absent."""
+    if fields.has("sliding_window"):
+        return [_window(fields)] * n_layers
+    fields.ignore("sliding_window")
+    return [None] * n_layers
 
 
-def _gpt_oss_windows(fields: ConfigFields, n_layers: int) -> list[Number | None]:
+def _gpt_oss_windows(fields: ConfigFields, n_layers: int) -> list[int | None]:
     """Sliding and full layers take turns, sliding first, unless ``layer_types`` says otherwise."""
     if fields.has("layer_types"):
         return _windows_by_type(fields, n_layers)
@@ -273,7 +272,7 @@ def _all_mixture(fields: ConfigFields, n_layers: int) -> list[bool]:
 
 def _qwen3_mixture_layers(fields: ConfigFields, n_layers: int) -> list[bool]:
     """Every ``decoder_sparse_step``-th layer is a mixture, those of ``mlp_only_layers`` never."""
-    step = int(fields.count("decoder_sparse_step", unit="layer").value)
+    step = fields.whole("decoder_sparse_step")
     dense = fields.value("mlp_only_layers") or []
     if not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
         raise fields.error("mlp_only_layers", "must be a list of layer numbers")
@@ -286,8 +285,7 @@ def _qwen3_mixture_layers(fields: ConfigFields, n_layers: int) -> list[bool]:
 
 def _deepseek_mixture_layers(fields: ConfigFields, n_layers: int) -> list[bool]:
     """The first ``first_k_dense_replace`` layers are dense, then every ``moe_layer_freq``-th is a mixture."""
-    first = int(fields.count("first_k_dense_replace", unit="layer", least=0).value)
-    step = int(fields.count("moe_layer_freq", unit="layer").value)
+    first, step = fields.whole("first_k_dense_replace", least=0), fields.whole("moe_layer_freq")
     return [layer >= first and layer % step == 0 for layer in range(n_layers)]
 
 

@@ -4,30 +4,39 @@ from __future__ import annotations
 
 from typing import Any
 
-from capplan.cards.number import Kind, Number
 from capplan.errors import InputError, UnsupportedModelError
 
-HARMLESS = frozenset(
-    """
-    _name_or_path activation_function add_cross_attention architectures attention_dropout attn_implementation
-    auto_map aux_loss_alpha bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward classifier_dropout
-    decoder_start_token_id diversity_penalty do_sample early_stopping embd_pdrop eos_token_id ep_size finetuning_task
-    forced_bos_token_id forced_eos_token_id hidden_act hidden_activation hidden_dropout id2label initializer_range
-    initial_context_length is_decoder is_encoder_decoder label2id layer_norm_eps length_penalty max_length min_length
-    model_type n_group no_repeat_ngram_size norm_eps norm_topk_prob num_beam_groups num_beams num_return_sequences
-    original_max_position_embeddings output_attentions output_hidden_states output_router_logits output_scores
-    pad_token_id partial_rotary_factor prefix pretraining_tp problem_type pruned_heads remove_invalid_values
-    repetition_penalty resid_pdrop return_dict return_dict_in_generate rms_norm_eps rope_interleave rope_local_base_freq
-    rope_parameters rope_scaling rope_theta rope_type rotary_base routed_scaling_factor router_aux_loss_coef
-    router_jitter_noise scoring_func sep_token_id seq_aux suppress_tokens swiglu_limit task_specific_params temperature
-    tf_legacy_loss tokenizer_class top_k top_p topk_group topk_method torchscript transformers_version
-    typical_p use_bfloat16 use_cache use_mrope
-    """.split()
-)
+_HARMLESS_NAMES = """
+    _name_or_path activation_function architectures attention_dropout attn_implementation auto_map aux_loss_alpha
+    bad_words_ids begin_suppress_tokens bos_token_id classifier_dropout decoder_start_token_id diversity_penalty
+    do_sample early_stopping embd_pdrop eos_token_id ep_size finetuning_task forced_bos_token_id forced_eos_token_id
+    hidden_act hidden_activation hidden_dropout id2label initializer_range initial_context_length is_decoder label2id
+    layer_norm_eps length_penalty max_length min_length model_type n_group no_repeat_ngram_size norm_eps
+    norm_topk_prob num_beam_groups num_beams num_return_sequences original_max_position_embeddings output_attentions
+    output_hidden_states output_router_logits output_scores pad_token_id partial_rotary_factor prefix pretraining_tp
+    problem_type remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate rms_norm_eps
+    rope_interleave rope_local_base_freq rope_parameters rope_scaling rope_theta rope_type rotary_base
+    routed_scaling_factor router_aux_loss_coef router_jitter_noise scoring_func sep_token_id seq_aux suppress_tokens
+    swiglu_limit task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p topk_group topk_method
+    torchscript transformers_version typical_p use_bfloat16 use_cache use_mrope
+"""
+HARMLESS = frozenset(_HARMLESS_NAMES.split())
 """Fields known to change neither what is stored, nor what is cached, nor what is computed by more than a hair."""
 
-WRAPPER_HARMLESS = ("audio", "boi_", "eoi_", "ignore_index", "image", "mm_", "multimodal_", "projector", "spatial_merge",
-                    "video", "vision")  # fmt: skip
+HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {
+    "add_cross_attention": (False,),
+    "chunk_size_feed_forward": (0,),
+    "cross_attention_hidden_size": (None,),
+    "is_encoder_decoder": (False,),
+    "pruned_heads": ({},),
+    "tie_encoder_decoder": (False,),
+}
+"""Fields that are harmless at these values, which full dumps of a config write out."""
+
+WRAPPER_HARMLESS = (
+    "audio", "boi_", "eoi_", "ignore_index", "image", "mm_", "multimodal_", "projector", "spatial_merge", "video",
+    "vision",
+)  # fmt: skip
 """Beginnings of the fields of a multimodal wrapper that concern other parts than the text model."""
 
 _EFFECTS: tuple[tuple[tuple[str, ...], str], ...] = (
@@ -76,30 +85,37 @@ class ConfigFields:
         """Whether the field is there and not null."""
         return self.data.get(name) is not None
 
-    def count(self, *names: str, unit: str, least: int = 1, most: int = 10**7) -> Number:
+    def whole(self, *names: str, least: int = 1, most: int = 10**7) -> int:
         """A whole number under the first of ``names`` that is there; several must agree.
 
         Raises
         ------
         InputError : missing, not a whole number, out of range, or two names with different values
         """
+        first, *others = self._present(names)
+        for name in (first, *others):
+            value = self.value(name)
+            if type(value) is not int or not least <= value <= most:
+                raise self.error(name, f"{_shown(value)} must be a whole number from {least} to {most:,}")
+            if value != self.data[first]:
+                raise self.error(first, f"{self.data[first]} differs from {name} {value}")
+        return int(self.data[first])
+
+    def _present(self, names: tuple[str, ...]) -> list[str]:
         present = [name for name in names if self.has(name)]
         if not present:
             raise self.error(names[0], "is missing, and a default would be a guess")
-        for name in present:
-            self._check_count(name, least, most)
-        if len({self.value(name) for name in present}) > 1:
-            raise self.error(present[0], f"{self.value(present[0])} differs from {present[1]}")
-        return self.number(self.value(present[0]), unit, present[0])
+        return present
 
-    def _check_count(self, name: str, least: int, most: int) -> None:
-        value = self.value(name)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise self.error(name, f"{_shown(value)} must be a whole number from {least} to {most:,}")
+    def count(self, *names: str, unit: str, most: int = 10**7) -> dict[str, Any]:
+        """The number of a card from a whole number above zero; see :meth:`whole`."""
+        value = self.whole(*names, most=most)
+        return self.number(value, unit, self._present(names)[0])
 
-    def optional_count(self, name: str, *, unit: str) -> Number | None:
-        """A whole number above zero; None where the field is null or 0."""
-        if not self.value(name) and not isinstance(self.value(name), (bool, str)):
+    def zero_or_count(self, name: str, *, unit: str) -> dict[str, Any] | None:
+        """As :meth:`count`; None where the field is absent, null or 0."""
+        if not self.has(name) or (type(self.value(name)) is int and self.value(name) == 0):
+            self.ignore(name)
             return None
         return self.count(name, unit=unit)
 
@@ -128,10 +144,11 @@ class ConfigFields:
         """Fields this family is known not to use."""
         self.read.update(name for name in names if name in self.data)
 
-    def number(self, value: int, unit: str, *names: str, kind: Kind = "spec", note: str = "") -> Number:
-        """A sourced number computed from fields."""
-        source = f"config.json: {', '.join(self.prefix + name for name in names)}" if names else note
-        return Number(value=value, unit=unit, source=f"{source}; {note}" if names and note else source, kind=kind)
+    def number(self, value: int, unit: str, *names: str, note: str = "") -> dict[str, Any]:
+        """The sourced number of a card, from fields or from what the model class fixes (then ``note`` says it)."""
+        fields = f"config.json: {', '.join(self.prefix + name for name in names)}" if names else ""
+        source = "; ".join(part for part in (fields, note) if part)
+        return {"value": value, "unit": unit, "source": source, "kind": "spec"}
 
     def error(self, name: str, problem: str) -> InputError:
         """An input error that names file and field."""
@@ -154,12 +171,17 @@ class ConfigFields:
         """
         unread = [name for name in self.data if name not in self.read]
         for name in unread:
-            value = self.data[name]
-            if name in HARMLESS or value is None or (self.prefix == "" and name == "text_config"):
-                continue
-            if effect_of(name) or (isinstance(value, (dict, list)) and value):
+            if self._could_matter(name):
                 raise self.unsupported(name[:80], "this field is not understood")
         return [self.prefix + name for name in unread]
+
+    def _could_matter(self, name: str) -> bool:
+        value = self.data[name]
+        if value is None or name in HARMLESS:
+            return False
+        if name in HARMLESS_VALUES:
+            return value not in HARMLESS_VALUES[name]
+        return bool(effect_of(name) or (isinstance(value, (dict, list)) and value))
 
 
 def _shown(value: Any) -> str:

@@ -56,7 +56,8 @@ class ModulePatterns:
         names = [_plain(pattern) for pattern in patterns]
         self.used: set[str] = set()
         self.exact = {name for name in names if "*" not in name}
-        self.wild = [(name, re.compile(fnmatch.translate(name))) for name in dict.fromkeys(names) if "*" in name]
+        wild = dict.fromkeys(name for name in names if "*" in name)
+        self.wild = [(name, name[: name.index("*")], re.compile(fnmatch.translate(name))) for name in wild]
         if len(patterns) > MAX_PATTERNS or len(self.wild) > MAX_WILDCARDS:
             raise InputError(f"more than {MAX_WILDCARDS} wildcards or {MAX_PATTERNS:,} names")
 
@@ -66,13 +67,15 @@ class ModulePatterns:
         spans = {".".join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)}
         prefixes = [".".join(parts[:j]) for j in range(1, len(parts) + 1)]
         hits = spans & self.exact
-        hits |= {name for name, wild in self.wild if any(wild.match(prefix) for prefix in prefixes)}
+        for name, head, wild in self.wild:
+            if module.startswith(head) and any(wild.match(prefix) for prefix in prefixes):
+                hits.add(name)
         self.used |= hits
         return bool(hits)
 
     def unused(self) -> list[str]:
         """Patterns that met no module of the text model and name none that is never converted."""
-        names = [*self.exact, *(name for name, _ in self.wild)]
+        names = [*self.exact, *(name for name, _, _ in self.wild)]
         return sorted(name for name in names if name not in self.used and not _NEVER_CONVERTED.search(name))
 
 
@@ -189,7 +192,7 @@ def _four_bit_groups(options: ConfigFields, rest: str) -> Quantization:
                    "static_groups", "checkpoint_format", "meta", "dataset", "tokenizer", "exllama_config", "pack_dtype",
                    "use_cuda_fp16", "use_exllama", "max_input_length", "model_seqlen", "pad_token_id", "batch_size",
                    "cache_block_outputs", "model_file_base_name", "model_name_or_path")  # fmt: skip
-    group = int(options.count("group_size", "q_group_size", unit="element", most=100_000).value)
+    group = options.whole("group_size", "q_group_size", most=100_000)
     excluded = _patterns(options, "modules_to_not_convert")
     return Quantization(rest, "int4" if group == 128 else f"int4_g{group}", excluded=excluded)
 

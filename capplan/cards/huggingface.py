@@ -11,35 +11,23 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
-from capplan.cards.hf_families import FAMILIES, Family
+from capplan.cards.hf_families import FAMILIES, CardPart, Family
 from capplan.cards.hf_fields import WRAPPER_HARMLESS, ConfigFields
 from capplan.cards.hf_quantization import ModulePatterns, Quantization, read_quantization
-from capplan.cards.model_card import (
-    DenseCard,
-    GqaCard,
-    LayerCard,
-    MixtureCard,
-    MlaCard,
-    ModelCard,
-    MtpCard,
-    ProvenanceCard,
-    card_json,
-)
-from capplan.cards.number import Number
+from capplan.cards.model import Model
+from capplan.cards.model_card import card_json
+from capplan.cards.model_reader import SCHEMA, model_from_data
 from capplan.cards.store import read_json
-from capplan.cards.validation import one_line
 from capplan.errors import InputError, UnsupportedModelError
 
 SIDE_CAR = "hf_quant_config.json"
-MAX_LAYERS = 10_000
+MAX_LAYERS = 2_000
 
 
 class LayerKind(NamedTuple):
     """What tells one layer from another: window, mixture or dense, and the formats of its parts."""
 
-    window: Number | None
+    window: int | None
     mixture: bool
     attention_format: str
     feed_forward_format: str
@@ -52,66 +40,69 @@ def import_config(
     name: str = "model",
     file: str = "config.json",
     side_car: dict[str, Any] | None = None,
-    repository: str | None = None,
-    **provenance: Any,
-) -> ModelCard:
-    """The card of the model a ``config.json`` describes.
+    **origin: Any,
+) -> Model:
+    """The model a ``config.json`` describes.
 
     Parameters
     ----------
     data : the parsed file; the text part may sit in ``text_config``
-    name : name of the card
-    file : named in errors and in the card
+    name : name of the model
+    file : named in errors and in the provenance
     side_car : the parsed ``hf_quant_config.json``, where there is one
-    repository, provenance : what the card says about the origin (``url``, ``commit``, ``notes``, ``aliases``)
+    origin : ``repository``, ``url``, ``commit``, ``retrieved_from``, ``notes``, ``aliases``
 
     Returns
     -------
-    card : every number with the field it came from
+    model : every number with the field it came from
 
     Raises
     ------
     UnsupportedModelError : a model type, an architecture or a field that is not modelled; names field, value, effect
     InputError : a field missing or out of range
     """
+    return model_from_data(card_from_config(data, name=name, file=file, side_car=side_car, **origin), file)
+
+
+def card_from_config(
+    data: dict[str, Any],
+    *,
+    name: str = "model",
+    file: str = "config.json",
+    side_car: dict[str, Any] | None = None,
+    aliases: list[str] | None = None,
+    **origin: Any,
+) -> CardPart:
+    """The plain data of the card a ``config.json`` gives; parameters and errors as for :func:`import_config`."""
     text = _text_fields(data, file)
     family = _family(text)
-    quantization = read_quantization(text, side_car, f"{Path(file).parent / SIDE_CAR}")
-    try:
-        parts = _parts(text, family, quantization)
-        unread = text.refuse_unknown()
-        _refuse_unmatched(text, quantization.excluded)
-        aliases = list(provenance.pop("aliases", []))
-        read = sorted(text.prefix + field for field in text.read)
-        origin = ProvenanceCard(
-            repository=repository,
-            file=Path(file).name,
-            model_type=str(text.data["model_type"]),
-            fields_read=read,
-            fields_unread=sorted([*unread, *_wrapper_unread(data, text)]),
-            fields_assumed=text.assumed,
-            **provenance,
-        )
-        return ModelCard(schema="capplan.model/1", name=_card_name(name), aliases=aliases, provenance=origin, **parts)
-    except ValidationError as error:
-        raise one_line(error, file, ModelCard) from None
+    quantization = read_quantization(text, side_car, str(Path(file).parent / SIDE_CAR))
+    parts = _parts(text, family, quantization)
+    unread = sorted([*text.refuse_unknown(), *_wrapper_unread(data, text)])
+    _refuse_unmatched(text, quantization.excluded)
+    inner = data.get("text_config") or data
+    provenance = {
+        **origin,
+        "file": Path(file).name,
+        "model_type": text.data["model_type"],
+        "fields_read": sorted(text.prefix + field if field in inner else field for field in text.read),
+        "fields_unread": unread,
+        "fields_assumed": text.assumed,
+    }
+    return {"schema": SCHEMA, "name": _card_name(name), "aliases": aliases or [], **parts, "provenance": provenance}
 
 
-def import_file(file: Path, data: dict[str, Any] | None = None, **origin: Any) -> ModelCard:
-    """The card of a ``config.json`` with the side-car file that lies beside it; see :func:`import_config`."""
-    side_car = file.parent / SIDE_CAR
-    quantization = read_json(side_car) if file.name == "config.json" and side_car.is_file() else None
-    if quantization is None and (named := file.with_suffix(f".{SIDE_CAR}")).is_file():
-        quantization = read_json(named)
-    origin.setdefault("name", file.parent.name or "model" if file.name == "config.json" else file.stem)
-    return import_config(data if data is not None else read_json(file), file=str(file), side_car=quantization, **origin)
+def card_from_file(file: Path, data: dict[str, Any] | None = None, **origin: Any) -> CardPart:
+    """As :func:`card_from_config`, for a file and the ``hf_quant_config.json`` that lies beside it."""
+    beside = file.parent / SIDE_CAR if file.name == "config.json" else file.with_suffix(f".{SIDE_CAR}")
+    side_car = read_json(beside) if beside.is_file() else None
+    origin.setdefault("name", file.resolve().parent.name if file.name == "config.json" else file.stem)
+    return card_from_config(data if data is not None else read_json(file), file=str(file), side_car=side_car, **origin)
 
 
-def write_card(config: Path, card_file: Path, **origin: Any) -> ModelCard:
+def write_card(config: Path, card_file: Path, **origin: Any) -> None:
     """Import a ``config.json`` and write its card; ``origin`` as for :func:`import_config`."""
-    card = import_file(config, **origin)
-    card_file.write_text(card_json(card), encoding="utf-8")
-    return card
+    card_file.write_text(card_json(card_from_file(config, **origin), str(card_file)), encoding="utf-8")
 
 
 def _card_name(name: str) -> str:
@@ -157,7 +148,8 @@ def _family(text: ConfigFields) -> Family:
             f"model type {name[:60]!r} is not modelled (known: {known})", key=f"{text.prefix}model_type", file=text.file
         )
     family = FAMILIES[name]
-    for architecture in text.value("architectures") or []:
+    architectures = text.value("architectures") or []
+    for architecture in architectures if isinstance(architectures, list) else [architectures]:
         if architecture not in family.architectures:
             raise text.unsupported("architectures", f"{str(architecture)[:60]!r} is not the {name} that is modelled")
     return family
@@ -165,7 +157,7 @@ def _family(text: ConfigFields) -> Family:
 
 def _parts(text: ConfigFields, family: Family, quantization: Quantization) -> dict[str, Any]:
     """The fields of the card that describe the model itself."""
-    n_layers = int(text.count("num_hidden_layers", unit="layer", most=MAX_LAYERS).value)
+    n_layers = text.whole("num_hidden_layers", most=MAX_LAYERS)
     kinds = _layer_kinds(text, family, quantization, n_layers)
     counts = Counter(kinds)
     rest = quantization.rest
@@ -207,34 +199,33 @@ def _formats(
     return formats[0], formats[1], formats[2]
 
 
-def _layer(text: ConfigFields, family: Family, kind: LayerKind, count: int, rest: str, n_layers: int) -> LayerCard:
+def _layer(text: ConfigFields, family: Family, kind: LayerKind, count: int, rest: str, n_layers: int) -> CardPart:
     note = "" if count == n_layers else f"{count} of {n_layers} are of this kind"
-    return LayerCard(
-        count=text.number(count, "layer", "num_hidden_layers", note=note),
-        norms=text.number(2, "norm", note="before attention and before feed-forward"),
-        attention=family.attention(text, kind.window, kind.attention_format),
-        feed_forward=_feed_forward(text, family, kind, rest),
-    )
+    return {
+        "count": text.number(count, "layer", "num_hidden_layers", note=note),
+        "norms": text.number(2, "norm", note="before attention and before feed-forward"),
+        "attention": family.attention(text, kind.window, kind.attention_format),
+        "feed_forward": _feed_forward(text, family, kind, rest),
+    }
 
 
-def _feed_forward(text: ConfigFields, family: Family, kind: LayerKind, rest: str) -> DenseCard | MixtureCard:
+def _feed_forward(text: ConfigFields, family: Family, kind: LayerKind, rest: str) -> CardPart:
     if kind.mixture and family.mixture is not None:
         return family.mixture(text, kind.feed_forward_format, kind.shared_format, rest)
     return family.dense(text, kind.feed_forward_format)
 
 
-def _mtp(text: ConfigFields, family: Family, kind: LayerKind, rest: str) -> MtpCard | None:
+def _mtp(text: ConfigFields, family: Family, kind: LayerKind, rest: str) -> CardPart | None:
     """Multi-token-prediction layers: a layer like the last one, behind a projection and with three norms more."""
-    if family.mtp_field is None or (count := text.optional_count(family.mtp_field, unit="layer")) is None:
+    if family.mtp_field is None or (count := text.zero_or_count(family.mtp_field, unit="layer")) is None:
         return None
-    attention: GqaCard | MlaCard = family.attention(text, kind.window, kind.attention_format)
-    layer = LayerCard(
-        count=count,
-        norms=text.number(5, "norm", note="two of the layer, enorm, hnorm and shared_head.norm"),
-        attention=attention,
-        feed_forward=_feed_forward(text, family, kind, rest),
-    )
-    return MtpCard(layers=[layer], copies_embeddings=True, projection_format=rest)
+    layer = {
+        "count": count,
+        "norms": text.number(5, "norm", note="two of the layer, enorm, hnorm and shared_head.norm"),
+        "attention": family.attention(text, kind.window, kind.attention_format),
+        "feed_forward": _feed_forward(text, family, kind, rest),
+    }
+    return {"layers": [layer], "copies_embeddings": True, "projection_format": rest}
 
 
 def _refuse_unmatched(text: ConfigFields, excluded: ModulePatterns | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from capplan.cards.model import Attention, Model
 from capplan.errors import InputError, UnknownNameError
@@ -82,6 +82,7 @@ def kv_bytes(
     *,
     unified_pages: bool = False,
     expand_mla: bool = False,
+    mtp: bool = False,
 ) -> Any:
     r"""KV-cache bytes of one sequence, whole model, unsharded, recurrent state included.
 
@@ -95,6 +96,7 @@ def kv_bytes(
         engine layout goes by its name (``fp8_ds_mla``); None is what the checkpoint declares
     unified_pages : the engine gives sliding-window layers as many pages as full ones
     expand_mla : the engine stores latent attention expanded to full heads
+    mtp : the multi-token-prediction layers run and hold a cache too
 
     Returns
     -------
@@ -115,15 +117,18 @@ def kv_bytes(
     :mod:`capplan.formulas.kv_cache`.
     """
     _check_context(context)
-    return _held_bytes(model, context, kv_dtype, 1, unified_pages, expand_mla) + model.state_bytes_per_sequence
+    storage = _storage(model, kv_dtype, unified_pages=unified_pages, expand_mla=expand_mla, mtp=mtp)
+    return _held_bytes(model, context, storage) + model.state_bytes_per_sequence
 
 
-def kv_bytes_per_token(model: Model, kv_dtype: str | None = "bf16", *, expand_mla: bool = False) -> float:
+def kv_bytes_per_token(
+    model: Model, kv_dtype: str | None = "bf16", *, expand_mla: bool = False, mtp: bool = False
+) -> float:
     """KV-cache bytes one more token adds at short context, where all windows are still open.
 
     Parameters
     ----------
-    model, kv_dtype, expand_mla : as in :func:`kv_bytes`
+    model, kv_dtype, expand_mla, mtp : as in :func:`kv_bytes`
 
     Returns
     -------
@@ -139,7 +144,8 @@ def kv_bytes_per_token(model: Model, kv_dtype: str | None = "bf16", *, expand_ml
     >>> kv_bytes_per_token(load_model("llama-3.1-8b"))
     131072.0
     """
-    return float(_held_bytes(model, 1, kv_dtype, 1, True, expand_mla))
+    storage = _storage(model, kv_dtype, unified_pages=True, expand_mla=expand_mla, mtp=mtp)
+    return float(_held_bytes(model, 1, storage))
 
 
 def kv_bytes_per_rank(
@@ -152,6 +158,7 @@ def kv_bytes_per_rank(
     *,
     unified_pages: bool = False,
     expand_mla: bool = False,
+    mtp: bool = False,
 ) -> Any:
     """KV-cache bytes of one sequence on the GPU that holds most of it.
 
@@ -160,7 +167,7 @@ def kv_bytes_per_rank(
 
     Parameters
     ----------
-    model, context, kv_dtype, unified_pages, expand_mla : as in :func:`kv_bytes`
+    model, context, kv_dtype, unified_pages, expand_mla, mtp : as in :func:`kv_bytes`
     tp : tensor-parallel ranks [GPUs]
     pp : pipeline stages; the fullest counts, kinds of layers taken as evenly spread [GPUs]
     dcp : ranks of a tensor-parallel group that share one sequence [GPUs]
@@ -185,21 +192,41 @@ def kv_bytes_per_rank(
     """
     _check_context(context)
     _check_dcp(model, tp, dcp, expand_mla)
-    held = _held_bytes(model, context, kv_dtype, tp, unified_pages, expand_mla) / dcp
-    share = kv_cache.busiest_stage_share(model.n_layers, pp)
-    return (held + model.state_bytes_per_sequence / tp) * share
+    storage = _storage(model, kv_dtype, tp, unified_pages=unified_pages, expand_mla=expand_mla, mtp=mtp)
+    held = _held_bytes(model, context, storage) / dcp
+    # The heads of recurrent layers are split like query heads.
+    return (held + model.state_bytes_per_sequence / tp) * kv_cache.busiest_stage_share(model.n_layers, pp)
 
 
-def _held_bytes(
-    model: Model, context: Any, kv_dtype: str | None, tp: int, unified_pages: bool, expand_mla: bool
-) -> Any:
+class _Storage(NamedTuple):
+    """How an engine stores the cache; see the parameters of :func:`kv_bytes_per_rank`."""
+
+    kv_dtype: str
+    tensor_parallel: int
+    unified_pages: bool
+    expand_mla: bool
+    mtp: bool
+
+
+def _storage(
+    model: Model, kv_dtype: str | None, tp: int = 1, *, unified_pages: bool, expand_mla: bool, mtp: bool
+) -> _Storage:
     dtype = model.kv_dtype if kv_dtype is None else kv_dtype
+    return _Storage(dtype, tp, unified_pages, expand_mla, mtp)
+
+
+def _held_bytes(model: Model, context: Any, storage: _Storage) -> Any:
     held: Any = 0.0
-    for group in model.layers:
+    for group in model.layers + (model.mtp_layers if storage.mtp else ()):
         if (attention := group.attention) is None:
             continue
-        tokens = kv_cache.held_tokens(context, None if unified_pages else attention.window)
-        layer = layer_kv_bytes_per_token(attention, dtype, tensor_parallel=tp, expand_mla=expand_mla)
+        tokens = kv_cache.held_tokens(context, None if storage.unified_pages else attention.window)
+        layer = layer_kv_bytes_per_token(
+            attention,
+            storage.kv_dtype,
+            tensor_parallel=storage.tensor_parallel,
+            expand_mla=storage.expand_mla,
+        )
         held = held + tokens * (group.count * layer)
     return held
 
@@ -212,10 +239,8 @@ def _check_dcp(model: Model, tp: int, dcp: int, expand_mla: bool) -> None:
             continue
         heads = 1 if attention.kind == "mla" and not expand_mla else attention.n_kv_heads
         if dcp * min(heads, tp) > tp:
-            raise InputError(
-                f"{dcp} exceeds the copies of the KV heads: {tp} tensor-parallel ranks hold {heads} heads",
-                key="layout.dcp",
-            )
+            problem = f"{dcp} exceeds the copies of the KV heads: {tp} tensor-parallel ranks hold {heads} heads"
+            raise InputError(problem, key="layout.dcp")
 
 
 def _check_context(context: Any) -> None:

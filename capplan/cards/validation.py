@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -24,14 +24,13 @@ def one_line(error: ValidationError, file: str | None = None, schema: type[BaseM
     error : to be raised ``from None``; an unknown key gives an :class:`~capplan.errors.UnknownNameError`
     """
     first = error.errors(include_url=False, include_context=False)[0]
-    key = ".".join(str(part)[:80] for part in first["loc"]) or None
-    if first["type"] == "extra_forbidden" and schema is None:
-        return InputError("unknown key; correct its spelling or remove it", key=key, file=file)
-    if first["type"] == "extra_forbidden" and schema is not None:
-        name = str(first["loc"][-1])
-        known = _known_keys(schema, first["loc"][:-1])
-        return UnknownNameError.among(name, known, "key", key=key, file=file)
-    return InputError(_problem(dict(first)), key=key, file=file)
+    place, known = _place(first["loc"], schema)
+    key = ".".join(part[:80] for part in place) or None
+    if first["type"] != "extra_forbidden":
+        return InputError(_problem(dict(first)), key=key, file=file)
+    if known:
+        return UnknownNameError.among(place[-1], known, "key", key=key, file=file)
+    return InputError("unknown key; correct its spelling or remove it", key=key, file=file)
 
 
 def _problem(first: dict[str, Any]) -> str:
@@ -47,16 +46,24 @@ def _problem(first: dict[str, Any]) -> str:
     return message
 
 
-def _known_keys(schema: type[BaseModel], place: Iterable[int | str]) -> list[str]:
-    """Keys allowed at a place below ``schema``, walking through nested models, lists and dicts."""
-    models = [schema]
-    for part in place:
+def _place(loc: tuple[int | str, ...], schema: type[BaseModel] | None) -> tuple[list[str], list[str]]:
+    """The path of an error without the tags pydantic puts in for unions, and the keys allowed at its last step."""
+    models = [schema] if schema is not None else []
+    place: list[str] = []
+    known: list[str] = []
+    tagged = False
+    for part in loc:
+        if tagged and isinstance(part, str):
+            tagged = False
+            continue
+        place.append(str(part))
         if isinstance(part, int):
             continue
-        fields = [_field(model, part) for model in models]
-        found = [inner for field in fields if field is not None for inner in _models_in(field.annotation)]
-        models = found or models
-    return sorted({field.alias or name for model in models for name, field in model.model_fields.items()})
+        known = sorted({field.alias or name for model in models for name, field in model.model_fields.items()})
+        fields = [field for model in models if (field := _field(model, part)) is not None]
+        models = [inner for field in fields for inner in _models_in(field.annotation)]
+        tagged = any(field.discriminator for field in fields)
+    return place, known
 
 
 def _field(model: type[BaseModel], key: str) -> Any:
