@@ -23,7 +23,9 @@ def one_line(error: ValidationError, file: str | None = None, schema: type[BaseM
     -------
     error : to be raised ``from None``; an unknown key gives an :class:`~capplan.errors.UnknownNameError`
     """
-    first = error.errors(include_url=False, include_context=False)[0]
+    found = error.errors(include_url=False, include_context=False)
+    # A misspelt key is also a missing one: the spelling is what the user can act on.
+    first = next((problem for problem in found if problem["type"] == "extra_forbidden"), found[0])
     place, known = _place(first["loc"], schema)
     key = ".".join(part[:80] for part in place) or None
     if first["type"] != "extra_forbidden":

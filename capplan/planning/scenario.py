@@ -183,7 +183,10 @@ SECTIONS: Mapping[str, type[_Section]] = {
     "serving": ServingSection,
     "policy": PolicySection,
 }
-_SHORT_NAMES = {"workload": "workload.card"}
+_SHORT_NAMES = {
+    "workload": "workload.card",
+    **{name: f"serving.layout.{name}" for name in LayoutSection.model_fields},
+}
 
 
 def full_key(key: str) -> str:
@@ -221,7 +224,7 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, **overrides
     try:
         return Scenario.model_validate(data)
     except ValidationError as error:
-        raise one_line(error, file) from None
+        raise one_line(error, file, Scenario) from None
 
 
 def _read(source: str | Path | Mapping[str, Any] | Scenario) -> dict[str, Any]:
