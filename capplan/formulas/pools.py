@@ -186,6 +186,6 @@ def full_pool_request_rate(capacity_tokens: Value, step_seconds: Value, work_mea
 
     References
     ----------
-    Work conservation: a request holds P + u tokens in its step u. Ao et al., arXiv:2504.07347.
+    Work conservation: a request holds P + u tokens in its step u. Nie, Si, Zhou, arXiv:2605.04595.
     """
     return (capacity_tokens - largest) / (step_seconds * work_mean)

@@ -217,7 +217,7 @@ def several_servers_factor(servers: Value, utilization: Value, service_variation
 
     References
     ----------
-    T. Kimura, Operations Research 34 (1986) 312-321; G. P. Cosmetatos, INFOR 13 (1975) 328-331.
+    T. Kimura, Management Science 32 (1986) 751-763; G. P. Cosmetatos, INFOR 13 (1975) 328-331.
     """
     spread = (1 - utilization) * (servers - 1) * (sqrt(4 + 5 * servers) - 2) / (16 * utilization * servers)
     weight = minimum((1 + spread) / 2, 1.0)
@@ -291,7 +291,7 @@ def burst_ttft_mean_seconds(prompts: Value, prefill_seconds: Value) -> Value:
 
     References
     ----------
-    Arithmetic; measured 5-11 % above it for b up to 8: github.com/ai-dynamo/aiconfigurator, pull request 1165.
+    Arithmetic; measured 5-11 % above it for b up to 8: github.com/ai-dynamo/aiconfigurator, issue 1165.
     """
     return (prompts + 1) / 2 * prefill_seconds
 

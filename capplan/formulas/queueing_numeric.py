@@ -231,7 +231,7 @@ def continuous_erlang_c(servers: float, offered_load: float) -> float:
 
     References
     ----------
-    A. A. Jagerman, Bell System Technical Journal 53 (1974) 525-551.
+    D. L. Jagerman, Bell System Technical Journal 53 (1974) 525-551.
     """
     density = math.exp(servers * math.log(offered_load) - offered_load - math.lgamma(servers + 1))
     loss = density / gamma_survival(servers + 1, offered_load)
@@ -275,7 +275,7 @@ def mgk_queue(
     ----------
     Pollaczek-Khinchine for one server; Kimura (1986), Cosmetatos (1975), Kraemer and Langenbach-Belz (1976) for
     several and for bursts; Hayward's equivalent load for the waiting probability under bursts: A. A. Fredericks,
-    Bell System Technical Journal 59 (1980) 807-827.
+    Bell System Technical Journal 59 (1980) 805-827.
     """
     seconds, weights = _service_law(service_seconds, service_weights)
     mean, second = float(weights @ seconds), float(weights @ seconds**2)
