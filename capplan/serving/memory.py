@@ -242,14 +242,14 @@ class _Rank:
         )
 
     def _pool(self, room: float, block_bytes: float) -> float:
-        """The pool: what the user gave in blocks or GiB, else the room there is."""
+        """The pool: what the user gave in blocks, else in GiB, else the room there is."""
         chain = self.chain
-        if "num_gpu_blocks" in chain.overrides:
-            given = {"num_gpu_blocks": chain.given("num_gpu_blocks", None), "block_bytes": block_bytes}
-            return float(chain.derive("kv_pool_bytes", formulas.pool_bytes_of_blocks, **given))
-        if "kv_pool_gib" in chain.overrides:
-            gib = chain.given("kv_pool_gib", None)
-            return float(chain.derive("kv_pool_bytes", formulas.pool_bytes_of_gib, kv_pool_gib=gib))
+        given = {name: chain.given(name, None) for name in ("num_gpu_blocks", "kv_pool_gib") if name in chain.overrides}
+        if "num_gpu_blocks" in given:
+            blocks = {"num_gpu_blocks": given["num_gpu_blocks"], "block_bytes": block_bytes}
+            return float(chain.derive("kv_pool_bytes", formulas.pool_bytes_of_blocks, **blocks))
+        if "kv_pool_gib" in given:
+            return float(chain.derive("kv_pool_bytes", formulas.pool_bytes_of_gib, **given))
         return float(chain.derive("kv_pool_bytes", formulas.pool_bytes, kv_room_bytes=room))
 
     def _windows(self) -> dict[int | None, int]:
