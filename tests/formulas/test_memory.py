@@ -80,6 +80,7 @@ def test_the_expanded_latent_is_divided_by_tensor_parallelism():
     ("pool", "per_token", "tokens"),
     [
         (16.0, 57344, 299_584),  # Qwen2.5-7B, vllm pull request 44594: exact
+        (48.66, 253_952, 205_728),  # Qwen3-Coder-480B, 62 layers of 8 KV heads: vllm-project/recipes issue 12
         (7351 * 16 * 524288 / GIB, 524288, 117_616),  # Llama-2-7B on an A100, vllm pull request 2031: 7,351 blocks
     ],
 )

@@ -44,6 +44,20 @@ def test_start_up_logs_are_reproduced_from_the_config(row):
         assert budget.activation_peak_bytes / GIB == pytest.approx(row["activation_gib"], rel=0.06)
 
 
+@pytest.mark.parametrize(
+    ("config", "engine", "utilization", "measured"),
+    [
+        ("Qwen__Qwen3-0.6B", "vllm@0.11", 0.90, 64.45),  # llm-d-planner table of vLLM 0.11.0 start-up logs
+        ("Qwen__Qwen3-14B", "vllm@0.17", 0.95, 45.34),  # llm-d-planner pull request 205
+        ("Qwen__Qwen3-14B", "vllm@0.18", 0.95, 45.23),
+    ],
+)
+def test_a_config_json_is_enough(config, engine, utilization, measured):
+    path = str(Path(__file__).parents[1] / "truth" / "model_configs" / f"{config}.json")
+    budget = budget_of(path, "h100", Layout(), engine, gpu_memory_utilization=utilization)
+    assert budget.kv_pool_bytes / GIB == pytest.approx(measured, rel=0.004)
+
+
 def test_half_of_the_logs_are_within_two_tenths_of_a_percent():
     errors = sorted(abs(room_gib(budget_of_row(row)) / row["kv_gib"] - 1) for row in ROWS if row["kv_gib"] > 0)
     assert errors[len(errors) // 2] < 0.003
