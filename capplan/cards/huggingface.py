@@ -170,7 +170,7 @@ def _parts(text: ConfigFields, family: Family, quantization: Quantization) -> di
         "lm_head_format": rest,
         "kv_dtype": quantization.kv_dtype or "bf16",
         "layers": [_layer(text, family, kind, count, rest, n_layers) for kind, count in counts.items()],
-        "mtp": _mtp(text, family, kinds[-1], rest),
+        "mtp": _mtp(text, family, quantization, kinds[-1], n_layers),
     }
 
 
@@ -215,10 +215,14 @@ def _feed_forward(text: ConfigFields, family: Family, kind: LayerKind, rest: str
     return family.dense(text, kind.feed_forward_format)
 
 
-def _mtp(text: ConfigFields, family: Family, kind: LayerKind, rest: str) -> CardPart | None:
+def _mtp(
+    text: ConfigFields, family: Family, quantization: Quantization, last: LayerKind, n_layers: int
+) -> CardPart | None:
     """Multi-token-prediction layers: a layer like the last one, behind a projection and with three norms more."""
     if family.mtp_field is None or (count := text.zero_or_count(family.mtp_field, unit="layer")) is None:
         return None
+    rest = quantization.rest
+    kind = LayerKind(last.window, last.mixture, *_formats(text, family, quantization, n_layers, last.mixture))
     layer = {
         "count": count,
         "norms": text.number(5, "norm", note="two of the layer, enorm, hnorm and shared_head.norm"),

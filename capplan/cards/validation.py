@@ -63,7 +63,8 @@ def _place(loc: tuple[int | str, ...], schema: type[BaseModel] | None) -> tuple[
             continue
         known = sorted({field.alias or name for model in models for name, field in model.model_fields.items()})
         fields = [field for model in models if (field := _field(model, part)) is not None]
-        models = [inner for field in fields for inner in _models_in(field.annotation)]
+        if fields:  # else the key of a dict, whose values are of the same models
+            models = [inner for field in fields for inner in _models_in(field.annotation)]
         tagged = any(field.discriminator for field in fields)
     return place, known
 
