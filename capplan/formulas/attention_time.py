@@ -79,7 +79,7 @@ def decode_attention_seconds(
 
     References
     ----------
-    FlashAttention-3 on one H200, 96 GQA and 20 MLA shapes: tests/truth/h200_kernels.json.
+    FlashAttention-3 on one H200, 90 GQA and 20 MLA shapes: tests/truth/h200_kernels.json.
     """
     tokens = sequences * (context_tokens + ramp_tokens)
     return kernel_seconds(

@@ -129,7 +129,7 @@ def gemms_seconds(rows: Value, terms: Sequence[GemmTerm]) -> Value:
 
     References
     ----------
-    Fitted to 420 products measured on one H200 (tests/truth/h200_kernels.json): 3.2 % median, 8.8 % p90 error for
+    Fitted to 390 products measured on one H200 (tests/truth/h200_kernels.json): 3.2 % median, 8.8 % p90 error for
     1 to 4,096 rows, 1,280 to 128,256 outputs, bf16 and fp8 with one scale a tensor.
     """
     total = 0.0

@@ -11,7 +11,7 @@ def kernel_seconds(floor_seconds: Value, stream_seconds: Value, compute_seconds:
     .. math:: t = t_0 + (t_b^4 + t_f^4)^{1/4}
 
     A kernel overlaps its loads with its arithmetic, so the longer of the two rules and the shorter one shows only
-    near the crossing. The exponent 4 is fixed: on 420 GEMMs of one H200 the exponents 2, 3, 4 and 6 leave 4.2, 3.2,
+    near the crossing. The exponent 4 is fixed: on 390 GEMMs of one H200 the exponents 2, 3, 4 and 6 leave 4.2, 3.2,
     3.2 and 3.2 % median and 13.0, 8.9, 8.8 and 8.8 % p90 error, and two square roots replace a power.
 
     Parameters

@@ -100,7 +100,7 @@ _PARTS: tuple[Quantity, ...] = (
         "internode_all_reduce_layer_seconds",
         "s",
         "What one all-reduce takes longer because its group spans nodes.",
-        "2 internode_floor_seconds + 2 (N - 1) / N M / g / internode_bandwidth",
+        "4 internode_floor_seconds + 2 (N - 1) / N M / g / internode_bandwidth",
         "capplan.formulas.collectives",
     ),
     Quantity("all_reduce_seconds", "s", "All-reduces of tensor parallelism.", "all-reduces * one of them", _PASSES),

@@ -135,10 +135,13 @@ def layered_parts(plan: StepPlan, work: Work, overlap: bool, derive: Derive) -> 
 
 
 def halved(work: Work) -> Work:
-    """One of two micro-batches."""
-    sequences = _share(work.sequences, 2) if not work.prefill else work.sequences / 2
-    share = sequences / work.sequences
-    return replace(work, sequences=sequences, all_tokens=work.all_tokens * share, head_rows=work.head_rows * share)
+    """One of two micro-batches; a decode step with one sequence a rank leaves half of the ranks idle in each."""
+    if work.prefill:
+        sequences, every = work.sequences / 2, work.all_tokens / 2
+    else:
+        sequences, every = _share(work.sequences, 2), _share(work.all_tokens / work.new_tokens, 2) * work.new_tokens
+    head_rows = work.head_rows * (sequences / work.sequences)
+    return replace(work, sequences=sequences, all_tokens=every, head_rows=head_rows)
 
 
 def _draft_seconds(plan: StepPlan, batch: Batch) -> Value:

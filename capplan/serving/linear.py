@@ -73,8 +73,9 @@ def linear_step(
     (28.8, True)
     """
     step = _StepOfRank(model, hardware, layout, options)
-    n, s = float(check_number(batch_per_rank, "batch_per_rank", above=True)), float(batch_per_rank) * float(
-        check_number(context, "context", above=True)
+    n, s = (
+        float(check_number(batch_per_rank, "batch_per_rank", above=True)),
+        float(batch_per_rank) * float(check_number(context, "context", above=True)),
     )
     at = step(n, s)
     c = max(step(n, 2 * s) - step(n, s / 2), 0.0) / (1.5 * s)

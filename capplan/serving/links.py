@@ -20,18 +20,16 @@ Kernel = tuple[Value, Value, Value, Value]
 def exchange_elements(plan: StepPlan, work: Work, layers: ExpertLayers, rows: Value) -> tuple[Value, Value]:
     """Elements the busiest GPU sends to experts inside its node and outside it, one layer, one way.
 
-    The exchange for few tokens sends every copy to its GPU; the one for many sends a token once to each node that
-    wants it, where NVLink passes it on. What the busiest expert rank receives may exceed what any rank sends.
+    The exchange for few tokens sends every copy to its GPU; what the busiest expert rank receives may exceed what
+    any rank sends. The one for many sends a token once to each node that wants it, where NVLink passes it on.
     """
-    gpus, node = plan.expert_group.gpus * plan.expert_group.nodes, plan.expert_group.gpus
-    nodes = plan.expert_group.nodes
-    tokens = work.rows / plan.layout.tp
-    copies = min(layers.top_k * layers.shards, gpus)
-    uneven = _ops.maximum(rows * layers.ranks / (work.all_tokens * layers.top_k), 1.0)
+    node, nodes = plan.expert_group.gpus, plan.expert_group.nodes
+    gpus, tokens = node * nodes, work.rows / plan.layout.tp
     if not work.prefill:
-        elements = plan.hidden_size * tokens * copies * uneven
+        copies = min(layers.top_k * layers.shards, gpus)
+        elements = plan.hidden_size * _ops.maximum(tokens * copies, rows)
         return elements * (node - 1) / gpus, elements * (gpus - node) / gpus
-    elements = plan.hidden_size * tokens * uneven
+    elements = plan.hidden_size * tokens * work.skew
     near = min(collectives.distinct_destinations(layers.ranks, layers.top_k) * layers.shards, gpus)
     far = collectives.distinct_destinations(nodes, layers.top_k) if nodes > 1 else 0.0
     return elements * near * (node - 1) / node, elements * far * (nodes - 1) / nodes
