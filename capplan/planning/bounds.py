@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from capplan.planning.decode_pool import capacity_tokens, pool_memory
+from capplan.planning.operating_point import step_table
 from capplan.planning.problem import Problem
 from capplan.serving.layout import Layout
-from capplan.serving.step import decode_step
 
-BATCH_POINTS = 24
 _MEAN_BELOW = {"p90": 1.0, "p99": 1.0, "p999": 1.0}
 """Percentiles the mean lies below, whatever the law of step times (they are right-skewed and narrow)."""
 
@@ -32,29 +29,15 @@ def step_time_limit(problem: Problem) -> float:
     return min(limits)
 
 
-def best_rank_rate(problem: Problem, layout: Layout, context: float | None = None) -> float:
-    """Highest request rate one rank can sustain by mean values within memory and the step-time limit [1/s].
-
-    ``context`` replaces the mean context of a running request (the naive answer uses E[P] + E[L]/2).
-    """
+def best_rank_rate(problem: Problem, layout: Layout) -> float:
+    """Highest request rate one rank can sustain by mean values within memory and the step-time limit [1/s]."""
     workload = problem.workload
-    theta = workload.mean_context if context is None else context
-    most = capacity_tokens(problem, pool_memory(problem, layout, problem.chain())) / theta
+    most = capacity_tokens(problem, pool_memory(problem, layout)) / workload.mean_context
     if most < 1:
         return 0.0
-    batches = np.unique(np.floor(np.geomspace(1.0, most, BATCH_POINTS)))
-    serving = problem.scenario.serving
-    step = decode_step(
-        problem.model, problem.hardware, layout, batches * layout.dp, theta, mtp=serving.mtp,
-        acceptance=serving.acceptance, **problem.step_options,
-    )  # fmt: skip
-    seconds = np.asarray(step.seconds) / np.asarray(step.tokens_per_step)
-    limit = step_time_limit(problem)
-    if seconds[0] > limit:
-        return 0.0
-    batch = min(most, float(np.interp(limit, seconds, batches)) if limit < seconds[-1] else most)
-    at_batch = float(np.interp(batch, batches, seconds))
-    return batch / (at_batch * max(workload.mean_decode_steps, 1.0))
+    table = step_table(problem, layout)
+    batch = min(most, table.batch_within(step_time_limit(problem)))
+    return batch / (table.at(batch) * max(workload.mean_decode_steps, 1.0))
 
 
 def fewest_instances(problem: Problem, layout: Layout, rate: float) -> float:

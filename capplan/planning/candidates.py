@@ -26,8 +26,16 @@ def layouts(model: Model, hardware: Hardware, max_gpus: int, fixed: LayoutSectio
     for tp in TENSOR_SIZES:
         for dp in DATA_SIZES if model.is_mixture else (1,):
             layout = Layout(tp=tp, dp=dp)
-            if layout.gpus <= max_gpus and _divides(model, tp) and _fills_nodes(layout.gpus, hardware.gpus_per_node):
+            if layout.gpus <= max_gpus and _suits(model, layout) and _fills_nodes(layout.gpus, hardware.gpus_per_node):
                 yield layout
+
+
+def _suits(model: Model, layout: Layout) -> bool:
+    """Whether heads divide over the tensor-parallel GPUs, and no expert-parallel GPU is without an expert."""
+    spread = layout.gpus if layout.dp > 1 else 1
+    forwards = [group.feed_forward for group in model.layers if group.feed_forward is not None]
+    enough = all(forward.n_experts >= spread for forward in forwards if forward.n_experts)
+    return enough and _divides(model, layout.tp)
 
 
 def _divides(model: Model, tp: int) -> bool:

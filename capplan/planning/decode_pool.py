@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
-from capplan.formulas.barrier import barrier_step_mean
-from capplan.formulas.lengths import running_weight_cube
 from capplan.formulas.overflow import overflow_probability, random_count_demand, safe_cap
+from capplan.planning.operating_point import linearised
 from capplan.planning.problem import Problem
 from capplan.serving.layout import Layout
-from capplan.serving.linear import linear_step
 from capplan.serving.memory import MemoryBudget, memory
 from capplan.serving.stationary import Stationary, concurrency
 
+from capplan.quantities.chain import Chain
+
 if TYPE_CHECKING:
     from capplan.cards.workload import Workload
-    from capplan.quantities.chain import Chain
-
-BARRIER_ROUTING = {
-    "random": "random",
-    "round-robin": "round-robin",
-    "least-loaded": "least-loaded",
-    "least-kv": "least-loaded",  # keeps batches about equal too; what it saves beyond that is not counted
-}
-FIXED_POINT_TURNS = 3
-
 
 @dataclass(frozen=True)
 class KvUse:
@@ -62,11 +51,6 @@ class DecodePool:
         """Attention ranks of the pool."""
         return self.instances * self.layout.dp
 
-    @cached_property
-    def stable(self) -> bool:
-        """Whether a stationary state exists."""
-        return math.isfinite(self.stationary.step_mean)
-
 
 def running_size_moments(workload: Workload) -> tuple[float, float, float]:
     r"""Mean, variance and third central moment of the cached tokens of a running request.
@@ -81,19 +65,31 @@ def running_size_moments(workload: Workload) -> tuple[float, float, float]:
     return mean, variance, third_raw - 3 * mean * variance - mean**3
 
 
-def evaluate(problem: Problem, layout: Layout, instances: int, rate: float, chain: Chain | None = None) -> DecodePool:
-    """The state of a decode pool at a total request rate [1/s]."""
+def evaluate(
+    problem: Problem, layout: Layout, instances: int, rate: float, chain: Chain | None = None
+) -> DecodePool | None:
+    """The state of a decode pool at a total request rate [1/s]; None where it cannot keep up."""
     chain = chain or problem.chain()
-    budget = pool_memory(problem, layout, chain)
     rank_rate = rate / (instances * layout.dp)
-    coefficients, stationary = _operating_point(problem, layout, instances, rank_rate)
-    kv = kv_use(problem, budget, stationary)
-    cap = batch_cap(problem, budget, stationary)
+    coefficients = linearised(problem, layout, rank_rate)
+    if coefficients is None:
+        return None
+    stationary = _stationary(problem, coefficients, rank_rate, instances * layout.dp, chain)
+    if not stationary.stable:
+        return None
+    budget = pool_memory(problem, layout)
+    kv, cap = kv_use(problem, budget, stationary), batch_cap(problem, budget, stationary)
     return DecodePool(layout, instances, budget, coefficients, stationary, rank_rate, kv, cap)
 
 
-def pool_memory(problem: Problem, layout: Layout, chain: Chain) -> MemoryBudget:
-    """The memory budget of one rank under the scenario's options."""
+def pool_memory(problem: Problem, layout: Layout, chain: Chain | None = None) -> MemoryBudget:
+    """The memory budget of one rank under the scenario's options; kept with the problem unless a chain records it."""
+    if chain is None:
+        return problem.kept("memory", layout, lambda: _memory(problem, layout, problem.chain()))
+    return _memory(problem, layout, chain)
+
+
+def _memory(problem: Problem, layout: Layout, chain: Chain) -> MemoryBudget:
     serving = problem.scenario.serving
     return memory(
         problem.model,
@@ -107,42 +103,8 @@ def pool_memory(problem: Problem, layout: Layout, chain: Chain) -> MemoryBudget:
     )
 
 
-def _operating_point(
-    problem: Problem, layout: Layout, instances: int, rank_rate: float
-) -> tuple[tuple[float, float, float], Stationary]:
-    """Linearise the step time where the rank runs, and find where it runs: a few turns agree."""
-    batch, theta = 1.0, problem.workload.mean_context
-    for _ in range(FIXED_POINT_TURNS):
-        a, e, c = linear_step(
-            problem.model, problem.hardware, layout, batch, theta, mtp=problem.scenario.serving.mtp,
-            acceptance=problem.scenario.serving.acceptance, **problem.step_options,
-        )  # fmt: skip
-        load = rank_rate * problem.workload.mean_decode_steps * (e + c * theta)
-        if load >= 0.995:
-            break
-        batch = max(1.0, rank_rate * problem.workload.mean_decode_steps * a / (1 - load))
-    coefficients = (a + _barrier_excess(problem, layout, (a, e, c), rank_rate), e, c)
-    return coefficients, _stationary(problem, coefficients, rank_rate, instances * layout.dp)
-
-
-def _barrier_excess(
-    problem: Problem, layout: Layout, coefficients: tuple[float, float, float], rank_rate: float
-) -> float:
-    """Seconds a step waits for the slowest of its ranks, before the wait feeds back into the batch."""
-    if layout.dp == 1:
-        return 0.0
-    (a, e, c), workload = coefficients, problem.workload
-    routing = problem.scenario.serving.routing
-    mean = barrier_step_mean(
-        a, e, c, rank_rate, workload.mean_decode_steps, workload.mean_context, workload.context_std,
-        float(running_weight_cube(e, c, workload.decode_moments)), layout.dp, BARRIER_ROUTING[routing],
-    )  # fmt: skip
-    load = rank_rate * workload.mean_decode_steps * (e + c * workload.mean_context)
-    return mean * (1 - load) - a if math.isfinite(mean) else 0.0
-
-
 def _stationary(
-    problem: Problem, coefficients: tuple[float, float, float], rank_rate: float, ranks: int
+    problem: Problem, coefficients: tuple[float, float, float], rank_rate: float, ranks: int, chain: Chain
 ) -> Stationary:
     section = problem.scenario
     return concurrency(
@@ -153,6 +115,7 @@ def _stationary(
         dispersion=section.workload.dispersion,
         routing=section.serving.routing,
         instances=ranks,
+        chain=chain,
     )
 
 
@@ -160,7 +123,7 @@ def kv_use(problem: Problem, budget: MemoryBudget, stationary: Stationary) -> Kv
     """Demand of the stationary batch against the pool of a rank."""
     sizes = running_size_moments(problem.workload)
     capacity = capacity_tokens(problem, budget)
-    if not math.isfinite(stationary.mean) or capacity <= 0:
+    if capacity <= 0:
         return KvUse(math.inf, math.inf, 1.0)
     mean, variance, third = random_count_demand(stationary.mean, stationary.std**2, *sizes)
     overflow = float(overflow_probability(capacity, mean, variance, third))
@@ -188,8 +151,6 @@ def batch_cap(problem: Problem, budget: MemoryBudget, stationary: Stationary) ->
     """The ``max_num_seqs`` to set on a rank: what memory holds safely, and never less than the P99.9 batch needs."""
     if problem.scenario.serving.max_num_seqs is not None:
         return problem.scenario.serving.max_num_seqs
-    if not math.isfinite(stationary.mean):
-        return 0
     capacity = capacity_tokens(problem, budget)
     safe = safe_cap(capacity, *running_size_moments(problem.workload), problem.scenario.slo.kv_overflow)
     return max(safe, math.ceil(stationary.quantile(0.999)))

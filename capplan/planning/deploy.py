@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from capplan.planning import decode_pool, prefill_pool
+from capplan.planning.bounds import best_rank_rate
 from capplan.planning.candidates import layouts
 from capplan.planning.decode_pool import DecodePool
 from capplan.planning.pools import Check, ClientView, Pools, latency_checks
@@ -64,7 +65,7 @@ def all_checks(problem: Problem, pools: Pools) -> list[Check]:
 def reload(problem: Problem, pools: Pools, rate: float) -> Pools | None:
     """The same pools at another rate or under other requests; None where a queue has no stationary state."""
     decode = decode_pool.evaluate(problem, pools.decode.layout, pools.decode.instances, rate)
-    if not decode.stable or pools.prefill is None:
+    if decode is None or pools.prefill is None:
         return None
     layout = pools.prefill.layout
     cost = prefill_pool.prompt_cost(problem, layout, prefill_pool.prompt_grid(problem))
@@ -113,11 +114,11 @@ def _grown(problem: Problem, pools: Pools, rate: float, binding: Check | None) -
 
 def _one_more(problem: Problem, pools: Pools, rate: float) -> Iterator[Pools]:
     decode = pools.decode
-    yield replace(pools, decode=decode_pool.evaluate(problem, decode.layout, decode.instances + 1, rate))
+    more = decode_pool.evaluate(problem, decode.layout, decode.instances + 1, rate)
+    yield pools if more is None else replace(pools, decode=more)
     if pools.prefill is not None:
         old = pools.prefill
-        more = prefill_pool.evaluate(problem, old.layout, old.instances + 1, rate, old.cost)
-        yield replace(pools, prefill=more)
+        yield replace(pools, prefill=prefill_pool.evaluate(problem, old.layout, old.instances + 1, rate, old.cost))
 
 
 def _decode_out_of_reach(problem: Problem, most: int, rate: float) -> Outcome:
@@ -126,16 +127,30 @@ def _decode_out_of_reach(problem: Problem, most: int, rate: float) -> Outcome:
     trials: list[Trial[DecodePool]] = []
     missing = math.inf
     for layout in layouts(problem.model, problem.hardware, most, section.decode_layout or section.layout):
-        budget = decode_pool.pool_memory(problem, layout, problem.chain())
+        budget = decode_pool.pool_memory(problem, layout)
         missing = min(missing, budget.missing_bytes)
         if budget.fits and most >= layout.gpus:
             pool = decode_pool.evaluate(problem, layout, most // layout.gpus, rate)
-            trials.append(Trial(pool, pool.gpus, tuple(decode_checks(problem, pool))))
+            if pool is not None:
+                trials.append(Trial(pool, pool.gpus, tuple(decode_checks(problem, pool))))
     if not trials:
-        return Outcome(None, (Check("memory_missing_bytes", missing, 0.0),), None)
+        return Outcome(None, (_hopeless(problem, missing, most),), None)
     nearest = min(trials, key=lambda trial: trial.worst.ratio)
     missed = tuple(check for check in nearest.checks if not check.met)
     return Outcome(Pools("disaggregated", nearest.pool, None), missed, nearest.worst)
+
+
+def _hopeless(problem: Problem, missing: float, most: int) -> Check:
+    """No pool at all: nothing fits, or all GPUs together cannot keep up; then the rate they can sustain."""
+    if missing > 0:
+        return Check("memory_missing_bytes", missing, 0.0)
+    section = problem.scenario.serving
+    fixed = section.decode_layout or section.layout
+    rates = [
+        best_rank_rate(problem, layout) * layout.dp * (most // layout.gpus)
+        for layout in layouts(problem.model, problem.hardware, most, fixed)
+    ]
+    return Check("request_rate", max(rates, default=0.0), problem.sizing_rate)
 
 
 def _prefill_out_of_reach(
@@ -146,7 +161,7 @@ def _prefill_out_of_reach(
     trials: list[Trial[PrefillPool]] = []
     grid = prefill_pool.prompt_grid(problem)
     for layout in layouts(problem.model, problem.hardware, most, section.prefill_layout or section.layout):
-        if most < layout.gpus or not decode_pool.pool_memory(problem, layout, problem.chain()).fits:
+        if most < layout.gpus or not decode_pool.pool_memory(problem, layout).fits:
             continue
         cost = prefill_pool.prompt_cost(problem, layout, grid)
         pool = prefill_pool.evaluate(problem, layout, most // layout.gpus, rate, cost)

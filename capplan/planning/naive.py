@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from capplan.cards.workload import Workload
 from capplan.planning.bounds import best_rank_rate
 from capplan.planning.pools import Pools
 from capplan.planning.problem import Problem
@@ -26,7 +27,8 @@ def naive_answer(problem: Problem, pools: Pools) -> NaiveAnswer:
     """The naive answers beside a plan."""
     workload, layout = problem.workload, pools.decode.layout
     context = workload.input.mean + workload.output.mean / 2
-    rate = best_rank_rate(problem, layout, context) * layout.dp
+    means = Workload(input=workload.input.mean, output=max(workload.output.mean, 2.0))
+    rate = best_rank_rate(problem.with_workload(means), layout) * layout.dp
     gpus = math.ceil(problem.rate / rate) * layout.gpus if rate > 0 else None
     prompt_flops = workload.input.mean * problem.model.flops_per_token(workload.input.mean / 2)
     output_flops = workload.output.mean * problem.model.flops_per_token(context)

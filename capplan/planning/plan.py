@@ -16,6 +16,7 @@ from capplan.planning.pools import Check, ClientView, Pools
 from capplan.planning.problem import Problem, resolve
 from capplan.planning.scenario import Scenario, load_scenario
 from capplan.planning.summary import PoolSummary, decode_summary, prefill_summary
+from capplan.quantities.chain import Chain
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,11 @@ class Plan:
 
         return plan_text(self)
 
-    def explain(self) -> str:
-        """The chain of formulas behind each pool."""
-        from capplan.planning.explained import explain_plan
+    def chains(self) -> dict[str, Chain]:
+        """Role of a pool to its chain of named quantities, for ``explain``."""
+        from capplan.planning.explained import plan_chains
 
-        return explain_plan(self)
+        return plan_chains(self)
 
 
 def plan(scenario: str | Path | Mapping[str, Any] | Scenario = {}, **overrides: Any) -> Plan:  # noqa: B006

@@ -12,7 +12,6 @@ from capplan.formulas.queueing_numeric import mgk_queue
 from capplan.planning.decode_pool import pool_memory
 from capplan.planning.latency import Array, Law, probability_grid
 from capplan.planning.problem import Problem
-from capplan.quantities.chain import Chain
 from capplan.serving.layout import Layout
 from capplan.serving.memory import MemoryBudget
 from capplan.serving.prefill import prefill
@@ -105,7 +104,7 @@ def _transfer_seconds(problem: Problem, layout: Layout, prompts: Array) -> Array
 
 
 def evaluate(
-    problem: Problem, layout: Layout, instances: int, rate: float, cost: PromptCost, chain: Chain | None = None
+    problem: Problem, layout: Layout, instances: int, rate: float, cost: PromptCost
 ) -> PrefillPool | None:
     """The state of a prefill pool at a total request rate [1/s]; None where it cannot keep up."""
     ranks = instances * layout.dp
@@ -116,5 +115,5 @@ def evaluate(
     queue = mgk_queue(rate, cost.share_seconds, cost.weights, ranks, dispersion)
     wait = Law.of(*queue.wait_atoms()).reduced()
     own = Law.of(cost.alone_seconds + cost.transfer_seconds, cost.weights)
-    budget = pool_memory(problem, layout, chain or problem.chain())
+    budget = pool_memory(problem, layout)
     return PrefillPool(layout, instances, budget, cost, load, queue.wait_probability, wait.plus(own))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capplan.cards.engine_card import load_engine
 from capplan.cards.hardware_card import load_hardware
 from capplan.cards.model_card import load_model
 from capplan.cards.workload import Workload
-from capplan.cards.workload_card import law_from, load_workload
+from capplan.cards.workload_card import length_law, load_workload
 from capplan.planning.scenario import LATENCY_KEYS, Scenario
 from capplan.quantities.chain import Chain
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from capplan.cards.engine import Engine
     from capplan.cards.hardware import Hardware
     from capplan.cards.model import Model
+    from capplan.serving.layout import Layout
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Problem:
     workload: Workload
     rate: float
     targets: Mapping[str, float]
+    store: dict[tuple[str, Layout], Any] = field(default_factory=dict, compare=False, repr=False)
+    """What depends on the layout but not on the rate, computed once."""
 
     @property
     def sizing_rate(self) -> float:
@@ -63,13 +68,21 @@ class Problem:
         """A fresh chain with the scenario's overrides."""
         return Chain(self.scenario.override, record=record)
 
+    def kept(self, what: str, layout: Layout, compute: Callable[[], T]) -> T:
+        """The value computed for that layout, once."""
+        key = (what, layout)
+        if key not in self.store:
+            self.store[key] = compute()
+        found: T = self.store[key]
+        return found
+
     def at_rate(self, rate: float) -> Problem:
         """The same question at another offered rate [1/s]."""
         return replace(self, rate=rate)
 
     def with_workload(self, workload: Workload) -> Problem:
         """The same question for other requests."""
-        return replace(self, workload=workload)
+        return replace(self, workload=workload, store={})
 
 
 def resolve(scenario: Scenario) -> Problem:
@@ -98,7 +111,7 @@ def _workload(scenario: Scenario) -> Workload:
         workload = load_workload(section.card or section.trace or "")
     else:
         workload = Workload(
-            input=law_from(section.input, key="workload.input"), output=law_from(section.output, key="workload.output")
+            input=length_law(section.input, key="workload.input"), output=length_law(section.output, key="workload.output")
         )
     budget = scenario.policy.thinking_budget
     return workload if budget is None else workload.with_budget(budget)

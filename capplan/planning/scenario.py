@@ -140,6 +140,10 @@ class ServingSection(_Section):
             raise ValueError(f"headroom = {self.headroom} must be below 0.95")
         if not self.prefix_hit < 1:
             raise ValueError(f"prefix_hit = {self.prefix_hit} must be below 1")
+        if self.mtp and self.acceptance is None:
+            raise ValueError("mtp needs acceptance, the share of draft tokens that are accepted (for example 0.85)")
+        if self.acceptance is not None and not self.mtp:
+            raise ValueError("acceptance is used only with mtp draft tokens")
         if self.layout and (self.prefill_layout or self.decode_layout):
             raise ValueError("give layout for all pools, or prefill_layout and decode_layout, not both")
         return self

@@ -91,9 +91,9 @@ class Search(Generic[Pool]):
 def decode_search(problem: Problem, max_gpus: int, rate: float) -> Search[DecodePool]:
     """Size the decode pool: TPOT and ITL targets, KV overflow, links."""
 
-    def evaluate(layout: Layout, instances: int) -> Trial[DecodePool]:
+    def evaluate(layout: Layout, instances: int) -> Trial[DecodePool] | None:
         pool = decode_pool.evaluate(problem, layout, instances, rate)
-        return Trial(pool, pool.gpus, tuple(decode_checks(problem, pool)))
+        return None if pool is None else Trial(pool, pool.gpus, tuple(decode_checks(problem, pool)))
 
     search = Search(evaluate, max_gpus)
     fixed = problem.scenario.serving.decode_layout or problem.scenario.serving.layout
@@ -105,9 +105,6 @@ def decode_search(problem: Problem, max_gpus: int, rate: float) -> Search[Decode
 
 def decode_checks(problem: Problem, pool: DecodePool) -> Iterator[Check]:
     """Targets a decode pool must meet by itself."""
-    if not pool.stable:
-        yield Check("load", math.inf, 1.0)
-        return
     view = ClientView(problem, Law.of([0.0], [1.0]), pool.stationary)
     yield from latency_checks(view, problem.targets, ("tpot", "itl", "step"))
     yield from latency_checks(view, problem.targets, ("answer", "e2e"))
@@ -130,7 +127,7 @@ def prefill_search(problem: Problem, max_gpus: int, rate: float, first_token: fl
     fixed = problem.scenario.serving.prefill_layout or problem.scenario.serving.layout
     bounds = []
     for layout in layouts(problem.model, problem.hardware, max_gpus, fixed):
-        if decode_pool.pool_memory(problem, layout, problem.chain()).fits:
+        if decode_pool.pool_memory(problem, layout).fits:
             costs[layout] = prompt_cost(problem, layout, grid)
             fewest = math.ceil(rate * costs[layout].mean_share_seconds / layout.dp + 1e-9)
             bounds.append((max(1, fewest), layout))

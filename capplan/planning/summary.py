@@ -73,7 +73,7 @@ def decode_summary(problem: Problem, pool: DecodePool, role: str, links: dict[st
     """Summary of a pool that decodes."""
     capacity = capacity_tokens(problem, pool.budget)
     pressure = None
-    if pool.stable and capacity > 0:
+    if capacity > 0:
         pressure = kv_pressure(
             problem.workload, capacity, request_rate=pool.rank_rate, step_time=pool.coefficients,
             max_num_seqs=pool.cap,

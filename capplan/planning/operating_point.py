@@ -1,0 +1,122 @@
+"""Where a decoding rank runs: the batch at which arrivals and completions agree, and the step time around it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from capplan.formulas.barrier import barrier_step_mean
+from capplan.formulas.lengths import running_weight_cube
+from capplan.formulas.speculation import tokens_per_verify_step
+from capplan.planning.latency import Array
+from capplan.serving.linear import linear_step
+from capplan.serving.step import decode_step
+
+if TYPE_CHECKING:
+    from capplan.planning.problem import Problem
+    from capplan.serving.layout import Layout
+
+BATCH_POINTS = 24
+MOST_BATCH = 4096.0
+TURNS = 3
+BARRIER_ROUTING = {
+    "random": "random",
+    "round-robin": "round-robin",
+    "least-loaded": "least-loaded",
+    "least-kv": "least-loaded",  # keeps batches about equal too; what it saves beyond that is not counted
+}
+
+
+@dataclass(frozen=True)
+class StepTable:
+    """Time a sequence needs for one token, by the batch of its rank, all at the mean context."""
+
+    batches: Array
+    seconds: Array
+
+    def at(self, batch: float) -> float:
+        """Seconds a token at that batch, linear in between [s]."""
+        return float(np.interp(batch, self.batches, self.seconds))
+
+    def batch_within(self, seconds: float) -> float:
+        """Largest batch whose token time is at most ``seconds``; 0 where even one sequence takes longer."""
+        if self.seconds[0] > seconds:
+            return 0.0
+        return float(np.interp(seconds, np.maximum.accumulate(self.seconds), self.batches))
+
+    def balance(self, tokens_per_second: float, wait: float = 0.0) -> float:
+        """Batch N = tokens/s (T(N) + wait); infinite where the rank cannot keep up within the table.
+
+        Solved on ``N / (T(N) + wait)``, the throughput, which grows with the batch.
+        """
+        throughput = self.batches / (self.seconds + wait)
+        if tokens_per_second > throughput[-1]:
+            return math.inf
+        return float(np.interp(tokens_per_second, np.append(0.0, throughput), np.append(0.0, self.batches)))
+
+
+def step_table(problem: Problem, layout: Layout) -> StepTable:
+    """The table of a layout, kept with the problem."""
+    return problem.kept("step table", layout, lambda: _step_table(problem, layout))
+
+
+def _step_table(problem: Problem, layout: Layout) -> StepTable:
+    batches = np.unique(np.floor(np.geomspace(1.0, MOST_BATCH, BATCH_POINTS)))
+    step = decode_step(
+        problem.model, problem.hardware, layout, batches * layout.dp, problem.workload.mean_context, **_options(problem)
+    )
+    return StepTable(batches, np.asarray(step.seconds) / tokens_per_step(problem))
+
+
+def _options(problem: Problem) -> dict[str, Any]:
+    serving = problem.scenario.serving
+    chain = problem.chain() if problem.scenario.override else None
+    return {"mtp": serving.mtp, "acceptance": serving.acceptance, "chain": chain, **problem.step_options}
+
+
+def tokens_per_step(problem: Problem) -> float:
+    """Tokens a sequence gets out of one step: 1 without drafts [1]."""
+    serving = problem.scenario.serving
+    return float(tokens_per_verify_step((serving.acceptance or 0.0,) * serving.mtp))
+
+
+def linearised(problem: Problem, layout: Layout, rank_rate: float) -> tuple[float, float, float] | None:
+    """(a, e, c) of the token time T = a + e N + c S around the balance of a rank; None where there is no balance.
+
+    Ranks that start every step together wait for the slowest: that wait is part of ``a``.
+    """
+    table = step_table(problem, layout)
+    token_rate, wait, line = rank_rate * problem.workload.mean_decode_steps, 0.0, None
+    for _ in range(TURNS if layout.dp > 1 else 1):
+        batch = table.balance(token_rate, wait)
+        if not math.isfinite(batch):
+            return None
+        line = _line(problem, layout, max(batch, 1.0))
+        wait = _barrier_wait(problem, layout, line, rank_rate)
+    assert line is not None
+    return line[0] + wait, line[1], line[2]
+
+
+def _line(problem: Problem, layout: Layout, batch: float) -> tuple[float, float, float]:
+    a, e, c = linear_step(
+        problem.model, problem.hardware, layout, batch, problem.workload.mean_context, **_options(problem)
+    )
+    tokens = tokens_per_step(problem)
+    return a / tokens, e / tokens, c / tokens
+
+
+def _barrier_wait(problem: Problem, layout: Layout, line: tuple[float, float, float], rank_rate: float) -> float:
+    """Seconds a step waits for its slowest rank, before the wait feeds back into the batch."""
+    if layout.dp == 1:
+        return 0.0
+    (a, e, c), workload = line, problem.workload
+    mean = barrier_step_mean(
+        a, e, c, rank_rate, workload.mean_decode_steps, workload.mean_context, workload.context_std,
+        float(running_weight_cube(e, c, workload.decode_moments)), layout.dp,
+        BARRIER_ROUTING[problem.scenario.serving.routing],
+    )  # fmt: skip
+    load = rank_rate * workload.mean_decode_steps * (e + c * workload.mean_context)
+    return max(0.0, mean * (1 - load) - a) if math.isfinite(mean) else math.inf
