@@ -44,8 +44,10 @@ _ATTENTION: dict[str, Callable[..., Attention]] = {"gqa": gqa_attention, "mla": 
 _FEED_FORWARD: dict[str, Callable[..., FeedForward]] = {"dense": dense_feed_forward, "mixture": mixture_feed_forward}
 _NUMBER_KEYS = {"value", "unit", "source", "kind"}
 _KINDS = {"spec", "measured", "fitted", "assumed"}
-_PROVENANCE_KEYS = {"repository", "file", "url", "commit", "retrieved_from", "model_type", "fields_read",
-                    "fields_unread", "fields_assumed", "notes"}  # fmt: skip
+_PROVENANCE = {
+    "repository": str, "file": str, "url": str, "commit": str, "retrieved_from": str, "model_type": str,
+    "fields_read": list, "fields_unread": list, "fields_assumed": dict, "notes": list,
+}  # fmt: skip
 
 
 class Sources(Mapping[str, Any]):
@@ -122,7 +124,7 @@ def _model(
     hidden, vocab = _count("hidden_size", hidden_size), _count("vocab_size", vocab_size)
     kv_element_bytes(kv_dtype)
     _require(isinstance(name, str) and type(tied_embeddings) is bool and bool(layers))
-    _require(provenance.keys() <= _PROVENANCE_KEYS)
+    _require(all(value is None or type(value) is _PROVENANCE[key] for key, value in provenance.items()))
     return Model(
         name=name,
         hidden_size=hidden,
@@ -136,9 +138,9 @@ def _model(
         mtp_layers=_mtp_layers(hidden, **mtp) if mtp is not None else (),
         mtp_copies_embeddings=mtp is not None and mtp["copies_embeddings"],
         kv_dtype=kv_dtype,
-        aliases=tuple(aliases or ()),
-        fields_read=tuple(provenance.get("fields_read", ())),
-        fields_unread=tuple(provenance.get("fields_unread", ())),
+        aliases=_texts(aliases or []),
+        fields_read=_texts(provenance.get("fields_read") or []),
+        fields_unread=_texts(provenance.get("fields_unread") or []),
         sources=sources,
         provenance={key: value for key, value in provenance.items() if key not in ("fields_read", "fields_unread")},
         file=file,
@@ -206,6 +208,11 @@ def _count(key: str, number: Any) -> int:
     _require(number.keys() == _NUMBER_KEYS and number["unit"] == unit and number["kind"] in _KINDS)
     _require(isinstance(source, str) and 0 < len(source) <= 400 and type(value) is int and 1 <= value <= most)
     return int(value)
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    _require(type(values) is list and all(isinstance(value, str) for value in values))
+    return tuple(values)
 
 
 def _require(condition: bool) -> None:

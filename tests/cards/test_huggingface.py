@@ -326,3 +326,45 @@ def test_writing_a_card(tmp_path):
 
 def test_the_name_of_an_import_is_safe_to_print():
     assert card_from_file(CONFIGS / f"{MIXTRAL}.json", name="=cmd|' /C calc'!A0")["name"] == "cmd-C-calc-A0"
+
+
+NASTY = [
+    None,
+    [],
+    {},
+    "x",
+    "",
+    -1,
+    0,
+    1.5,
+    1e308,
+    float("nan"),
+    True,
+    False,
+    [1, "a", None],
+    {"a": {"b": [1]}},
+    "9" * 400,
+]
+
+
+@pytest.mark.parametrize("name", [LLAMA, QWEN2, QWEN3_MOE, DEEPSEEK, GPT_OSS, MIXTRAL])
+def test_a_spoiled_config_is_refused_or_gives_a_sane_model(name):
+    data = config(name)
+    spoiled = [{**data, field: value} for field in data for value in NASTY]
+    options = data.get("quantization_config", {})
+    spoiled += [
+        {**data, "quantization_config": {**options, field: value}} for field in [*options, "bits"] for value in NASTY
+    ]
+    for document in spoiled:
+        line, model = outcome(document)
+        assert model is not None or line.startswith("my.json: ")
+        assert len(line.splitlines()) <= 1
+        assert model is None or 0 < model.parameters_active <= model.parameters_total < 1e15
+        assert model is None or 0 < model.weight_bytes() < 1e16
+
+
+def outcome(data):
+    try:
+        return "", import_config(data, file="my.json")
+    except InputError as error:
+        return str(error), None

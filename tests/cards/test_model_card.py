@@ -47,7 +47,7 @@ def test_a_shipped_card_is_what_its_config_imports_to(name):
     config = CONFIGS / (data["provenance"]["repository"].replace("/", "__") + ".json")
     imported = json.loads(card_json(card_from_file(config, name=name)))
     assert imported["layers"] == data["layers"]
-    assert {k: v for k, v in load_model(config).sources.items()} == dict(load_model(name).sources)
+    assert dict(load_model(config).sources) == dict(load_model(name).sources)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -228,3 +228,52 @@ def test_reading_a_card_imports_no_heavy_package():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+NASTY = [
+    None,
+    [],
+    {},
+    "x",
+    "",
+    -1,
+    0,
+    1.5,
+    1e308,
+    float("nan"),
+    True,
+    False,
+    [1, "a", None],
+    {"a": {"b": [1]}},
+    "9" * 400,
+]
+
+
+def places(part, path=()):
+    """Every place in a nested document."""
+    items = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    for key, value in items:
+        yield (*path, key)
+        yield from places(value, (*path, key))
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "gpt-oss-20b"])
+def test_a_spoiled_card_is_refused_or_gives_a_sane_model(name):
+    data = raw(name)
+    for number, path in enumerate(places(data)):
+        spoiled = copy.deepcopy(data)
+        place = spoiled
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = NASTY[number % len(NASTY)]
+        line, model = outcome(spoiled)
+        assert model is not None or line.startswith("card.json: "), path
+        assert len(line.splitlines()) <= 1, path
+        assert model is None or 0 < model.parameters_active <= model.parameters_total < 1e15, path
+
+
+def outcome(data):
+    try:
+        return "", model_from_card(data, "card.json")
+    except InputError as error:
+        return str(error), None

@@ -143,7 +143,7 @@ def test_ranks_together_hold_at_least_the_whole(tp, pp):
 
 @pytest.mark.parametrize("context", [-1, float("nan"), float("inf"), "8k", None, True, np.array([1.0, np.nan])])
 def test_a_context_that_is_no_token_count_is_refused(context):
-    with pytest.raises(InputError, match="context: .*must be a finite number of tokens"):
+    with pytest.raises(InputError, match=r"context: .*must be a finite number of tokens"):
         kv_bytes(load_model("llama-3.1-8b"), context)
 
 
