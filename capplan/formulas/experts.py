@@ -71,16 +71,39 @@ def normal_maximum(count: int) -> float:
     return u - (math.log(math.log(count)) + math.log(4 * math.pi) - 2 * _EULER_GAMMA) / (2 * u)
 
 
-def busiest_rank_rows(rows: Value, ranks: int, skew: Value = 1.0) -> Value:
+def fullest_rank_share(experts: Value, ranks: Value) -> Value:
+    r"""Share of all experts on the expert-parallel rank that holds most.
+
+    .. math:: \lceil E/n \rceil / E
+
+    Parameters
+    ----------
+    experts : E, copies of busy ones included [1]
+    ranks : n [1]
+
+    Returns
+    -------
+    share : 1/n where n divides E [1]
+
+    Examples
+    --------
+    >>> fullest_rank_share(256 + 32, 144) * 288, fullest_rank_share(256, 144) * 256
+    (2.0, 2.0)
+    """
+    return _ops.ceil(experts / ranks) / experts
+
+
+def busiest_rank_rows(rows: Value, experts: Value, ranks: int, skew: Value = 1.0) -> Value:
     r"""Token-expert pairs on the busiest expert-parallel rank.
 
-    .. math:: r = \min(R,\ s R/n + z_n \sqrt{(R/n)(1 - 1/n)})
+    .. math:: r = \min(R,\ s\,q R + z_n \sqrt{q R (1 - q)})
 
-    with :math:`z_n` the :func:`normal_maximum` of n ranks.
+    with q the :func:`fullest_rank_share` and :math:`z_n` the :func:`normal_maximum` of n ranks.
 
     Parameters
     ----------
     rows : pairs R of the whole group, tokens times k [1]
+    experts : E of the whole group, copies included [1]
     ranks : n [1]
     skew : lasting imbalance s, the busiest rank's share over the mean in a long run; 1 where experts are balanced [1]
 
@@ -90,22 +113,22 @@ def busiest_rank_rows(rows: Value, ranks: int, skew: Value = 1.0) -> Value:
 
     Examples
     --------
-    >>> busiest_rank_rows(512, 1)
+    >>> busiest_rank_rows(512, 256, 1)
     512.0
-    >>> round(busiest_rank_rows(16384 * 8, 128))
+    >>> round(busiest_rank_rows(16384 * 8, 256, 128))
     1108
     """
-    mean = rows / ranks
-    deviation = (mean * (1 - 1 / ranks)) ** 0.5
-    return _ops.minimum(1.0 * rows, skew * mean + normal_maximum(ranks) * deviation)
+    share = fullest_rank_share(experts, ranks)
+    mean = rows * share
+    return _ops.minimum(1.0 * rows, skew * mean + normal_maximum(ranks) * (mean * (1 - share)) ** 0.5)
 
 
 def busiest_rank_distinct(distinct: Value, experts: Value, ranks: int) -> Value:
     r"""Distinct experts the busiest rank must read.
 
-    .. math:: \min(E/n,\ D/n + z_n \sqrt{(D/n)(1 - D/E)})
+    .. math:: \min(q E,\ q D + z_n \sqrt{q D (1 - D/E)})
 
-    with :math:`z_n` the :func:`normal_maximum` of n ranks.
+    with q the :func:`fullest_rank_share` and :math:`z_n` the :func:`normal_maximum` of n ranks.
 
     Parameters
     ----------
@@ -122,9 +145,10 @@ def busiest_rank_distinct(distinct: Value, experts: Value, ranks: int) -> Value:
     >>> round(busiest_rank_distinct(distinct_experts(4, 256, 8), 256, 8), 2)
     6.61
     """
-    mean = distinct / ranks
+    share = fullest_rank_share(experts, ranks)
+    mean = distinct * share
     deviation = (mean * (1 - distinct / experts)) ** 0.5
-    return _ops.minimum(experts / ranks, mean + normal_maximum(ranks) * deviation)
+    return _ops.minimum(experts * share, mean + normal_maximum(ranks) * deviation)
 
 
 def expert_term(

@@ -48,7 +48,7 @@ _PARTS: tuple[Quantity, ...] = (
         "expert_rows",
         "1",
         "Token-expert pairs on the busiest expert-parallel rank, one layer.",
-        "min(R, skew * R / ranks + z(ranks) * sqrt(R / ranks * (1 - 1 / ranks))), R = tokens * top_k",
+        "min(R, skew * q R + z(ranks) * sqrt(q R (1 - q))), R = tokens * top_k, q = ceil(E / ranks) / E",
         "capplan.formulas.experts",
     ),
     Quantity(
@@ -62,7 +62,7 @@ _PARTS: tuple[Quantity, ...] = (
         "distinct_experts_per_rank",
         "1",
         "Experts the busiest expert-parallel rank reads, one layer.",
-        "min(E / ranks, D / ranks + z(ranks) * sqrt(D / ranks * (1 - D / E)))",
+        "min(q E, q D + z(ranks) * sqrt(q D (1 - D / E))), q = ceil(E / ranks) / E",
         "capplan.formulas.experts",
     ),
     Quantity(

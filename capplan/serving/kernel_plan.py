@@ -19,6 +19,7 @@ from capplan.formulas.experts import ExpertTerm, expert_term
 from capplan.formulas.gemm import ACTIVATION_BYTES, GemmTerm, gemm_term
 from capplan.formulas.kv_cache import busiest_stage_share, kv_heads_per_rank
 from capplan.serving.layout import Layout
+from capplan.serving.weights import expert_shards
 
 _Term = TypeVar("_Term")
 
@@ -315,7 +316,7 @@ class _Builder:
     def _add_mixture(self, feed_forward: FeedForward, count: float) -> None:
         layout = self.layout
         ranks = layout.expert_parallel(mixture=True)
-        shards = layout.tp * layout.dp // ranks
+        shards = expert_shards(layout)
         if ranks > feed_forward.n_experts + layout.redundant_experts:
             raise InputError(f"{ranks} exceeds the experts of a layer, copies included", key="layout.ep")
         matrices = [(m, *sharded(m, shards)) for m in feed_forward.expert_matmuls]

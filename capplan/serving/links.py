@@ -103,7 +103,7 @@ def kv_written_bytes(plan: StepPlan, work: Work) -> Value:
 
 def mixture_load(layers: ExpertLayers, work: Work) -> tuple[Value, Value]:
     """Token-expert pairs and distinct experts on the busiest expert-parallel rank."""
-    rows = experts.busiest_rank_rows(work.all_tokens * layers.top_k, layers.ranks, work.skew)
+    rows = experts.busiest_rank_rows(work.all_tokens * layers.top_k, layers.experts, layers.ranks, work.skew)
     distinct = experts.distinct_experts(work.all_tokens, layers.experts, layers.top_k)
     return rows, experts.busiest_rank_distinct(distinct, layers.experts, layers.ranks)
 

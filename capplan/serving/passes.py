@@ -142,7 +142,14 @@ def add_mixtures(plan: StepPlan, work: Work, derive: Derive, compute: Parts, exc
 def mixture_load(layers: ExpertLayers, work: Work, derive: Derive) -> tuple[Value, Value]:
     """Token-expert pairs and distinct experts on the busiest expert-parallel rank."""
     pairs = work.all_tokens * layers.top_k
-    rows = derive("expert_rows", experts.busiest_rank_rows, rows=pairs, ranks=layers.ranks, skew=work.skew)
+    rows = derive(
+        "expert_rows",
+        experts.busiest_rank_rows,
+        rows=pairs,
+        experts=layers.experts,
+        ranks=layers.ranks,
+        skew=work.skew,
+    )
     distinct = derive(
         "distinct_experts",
         experts.distinct_experts,

@@ -50,15 +50,21 @@ def test_busiest_rank_against_simulated_routing(tokens, ranks):
         counts = np.bincount(chosen.ravel(), minlength=256).reshape(ranks, -1)
         busiest.append(counts.sum(axis=1).max())
         most.append((counts > 0).sum(axis=1).max())
-    assert busiest_rank_rows(tokens * 8, ranks) == pytest.approx(np.mean(busiest), rel=0.03)
+    assert busiest_rank_rows(tokens * 8, 256, ranks) == pytest.approx(np.mean(busiest), rel=0.03)
     distinct = busiest_rank_distinct(distinct_experts(tokens, 256, 8), 256, ranks)
     assert distinct == pytest.approx(np.mean(most), rel=0.06)
 
 
 def test_skew_stretches_the_busiest_rank_only_where_there_are_ranks():
-    assert busiest_rank_rows(4096.0, 8, 2.0) > 1.8 * busiest_rank_rows(4096.0, 8)
-    assert busiest_rank_rows(4096.0, 1, 2.0) == 4096.0
-    assert busiest_rank_rows(2.0, 8, 100.0) == 2.0
+    assert busiest_rank_rows(4096.0, 256, 8, 2.0) > 1.8 * busiest_rank_rows(4096.0, 256, 8)
+    assert busiest_rank_rows(4096.0, 256, 1, 2.0) == 4096.0
+    assert busiest_rank_rows(2.0, 256, 8, 100.0) == 2.0
+
+
+def test_a_rank_with_one_expert_more_has_its_tokens_too():
+    """256 experts over 144 GPUs: most hold two; 32 copies make it even."""
+    uneven, even = busiest_rank_rows(144e3, 256, 144), busiest_rank_rows(144e3, 288, 144)
+    assert uneven / even == pytest.approx(288 / 256, rel=0.02)
 
 
 def up_gate(**changed):
