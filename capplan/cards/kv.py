@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from capplan.cards.model import Attention, Model
+from capplan.cards.model_totals import check_context
 from capplan.errors import InputError, UnknownNameError
 from capplan.formulas import kv_cache
 
@@ -116,7 +116,7 @@ def kv_bytes(
     ----------
     :mod:`capplan.formulas.kv_cache`.
     """
-    _check_context(context)
+    check_context(context)
     storage = _storage(model, kv_dtype, unified_pages=unified_pages, expand_mla=expand_mla, mtp=mtp)
     return _held_bytes(model, context, storage) + model.state_bytes_per_sequence
 
@@ -178,7 +178,7 @@ def kv_bytes_per_rank(
 
     Raises
     ------
-    InputError : ``dcp`` above the number of copies tensor parallelism makes
+    InputError : a size below 1, ``dcp`` above the number of copies tensor parallelism makes, a context that is none
 
     Examples
     --------
@@ -190,7 +190,10 @@ def kv_bytes_per_rank(
     ----------
     vLLM, ``ModelConfig.get_num_kv_heads`` and decode context parallelism.
     """
-    _check_context(context)
+    check_context(context)
+    for name, size in (("tp", tp), ("pp", pp), ("dcp", dcp)):
+        if type(size) is not int or size < 1:
+            raise InputError(f"{size!r} must be a whole number, 1 or more", key=f"layout.{name}")
     _check_dcp(model, tp, dcp, expand_mla)
     storage = _storage(model, kv_dtype, tp, unified_pages=unified_pages, expand_mla=expand_mla, mtp=mtp)
     held = _held_bytes(model, context, storage) / dcp
@@ -241,14 +244,3 @@ def _check_dcp(model: Model, tp: int, dcp: int, expand_mla: bool) -> None:
         if dcp * min(heads, tp) > tp:
             problem = f"{dcp} exceeds the copies of the KV heads: {tp} tensor-parallel ranks hold {heads} heads"
             raise InputError(problem, key="layout.dcp")
-
-
-def _check_context(context: Any) -> None:
-    if isinstance(context, (int, float)):
-        good = not isinstance(context, bool) and 0 <= context < math.inf
-    elif hasattr(context, "dtype"):
-        good = bool(((context >= 0) & (context < math.inf)).all())
-    else:
-        good = hasattr(context, "free_symbols")
-    if not good:
-        raise InputError(f"{str(context)[:60]} must be a finite number of tokens, 0 or more", key="context")

@@ -237,9 +237,7 @@ class Model:
         ------
         UnknownNameError : no such format
         """
-        if dtype not in self._variants:
-            self._variants[dtype] = totals.with_weight_dtype(self, dtype)
-        return self._variants[dtype]
+        return totals.with_weight_dtype(self, dtype, self._variants)
 
     @cached_property
     def _variants(self) -> dict[str, Model]:
@@ -256,6 +254,10 @@ class Model:
         Returns
         -------
         flops : linear layers, lm_head and attention [FLOP]
+
+        Raises
+        ------
+        InputError : a context that is negative, NaN or infinite
         """
         return totals.flops_per_token(self, context, expanded=expanded)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from capplan.errors import InputError
 from capplan.formulas import weights
 from capplan.formulas.kv_cache import held_tokens
 
@@ -14,6 +16,23 @@ if TYPE_CHECKING:
 
 OTHER_BYTES = 2
 """Biases, norms and sinks are stored in 16 bits."""
+
+
+def check_context(context: Any) -> None:
+    """Refuse a context that is no number of tokens; symbols pass.
+
+    Raises
+    ------
+    InputError : negative, NaN, infinite or no number
+    """
+    if isinstance(context, (int, float)):
+        good = not isinstance(context, bool) and 0 <= context < math.inf
+    elif hasattr(context, "dtype") and context.dtype.kind in "iuf":
+        good = bool(((context >= 0) & (context < math.inf)).all())
+    else:
+        good = hasattr(context, "free_symbols")
+    if not good:
+        raise InputError(f"{str(context)[:60]} must be a finite number of tokens, 0 or more", key="context")
 
 
 def matmul_bytes(matmul: Matmul) -> float:
@@ -146,6 +165,7 @@ def _other_parameters(groups: tuple[LayerGroup, ...]) -> int:
 
 def flops_per_token(model: Model, context: Any, *, expanded: bool) -> Any:
     """Operations of one new token: linear layers, lm_head and attention over ``context`` tokens."""
+    check_context(context)
     linear = weights.linear_flops_per_token(model.matmul_parameters_active)
     return linear + sum(
         group.count * attention_flops_per_token(group.attention, context, expanded=expanded)
@@ -164,12 +184,17 @@ def attention_flops_per_token(attention: Attention, context: Any, *, expanded: b
     return weights.attention_flops_per_token(attention.n_heads, attention.head_dim, attention.value_head_dim, held)
 
 
-def with_weight_dtype(model: Model, dtype: str) -> Model:
-    """The model with every quantisable matrix in another format."""
+def with_weight_dtype(model: Model, dtype: str, known: dict[str, Model]) -> Model:
+    """The model with every quantisable matrix in another format; ``known`` keeps those already made."""
     from capplan.cards.weight_formats import FORMATS, SIXTEEN_BIT, weight_format
 
     form = weight_format(dtype, key="weight_dtype")
-    rest = form if dtype in SIXTEEN_BIT else FORMATS["bf16"]
+    if form.name not in known:
+        known[form.name] = _in_formats(model, form, form if form.name in SIXTEEN_BIT else FORMATS["bf16"])
+    return known[form.name]
+
+
+def _in_formats(model: Model, form: WeightFormat, rest: WeightFormat) -> Model:
     return replace(
         model,
         layers=tuple(_reformatted(group, form, rest) for group in model.layers),

@@ -67,6 +67,8 @@ def weight_format(name: str, *, key: str | None = None, file: str | None = None)
     ------
     UnknownNameError : no such format
     """
+    if not isinstance(name, str):
+        raise UnknownNameError.among(repr(name), FORMATS, "weight format", key=key, file=file)
     if name in FORMATS:
         return FORMATS[name]
     if match := _GROUPED.fullmatch(name):

@@ -99,6 +99,9 @@ def test_weights_in_other_formats():
     assert model.weight_bytes("fp8") < model.weight_bytes() < model.weight_bytes("fp8") * 1.001
     with pytest.raises(UnknownNameError, match="unknown weight format 'fp9'; did you mean 'fp8'"):
         model.weight_bytes("fp9")
+    with pytest.raises(UnknownNameError, match="weight_dtype: unknown weight format"):
+        model.weight_bytes(["fp8"])
+    assert model.with_weight_dtype("fp8") is model.with_weight_dtype("fp8")
 
 
 def test_a_16_bit_format_takes_all_matrices_of_a_quantised_checkpoint():

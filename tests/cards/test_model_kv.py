@@ -141,10 +141,20 @@ def test_ranks_together_hold_at_least_the_whole(tp, pp):
         assert tp * pp * kv_bytes_per_rank(model, 3000, tp=tp, pp=pp) >= kv_bytes(model, 3000) * (1 - 1e-12)
 
 
-@pytest.mark.parametrize("context", [-1, float("nan"), float("inf"), "8k", None, True, np.array([1.0, np.nan])])
+@pytest.mark.parametrize(
+    "context", [-1, float("nan"), float("inf"), "8k", None, True, np.array([1.0, np.nan]), np.array(["8k"])]
+)
 def test_a_context_that_is_no_token_count_is_refused(context):
     with pytest.raises(InputError, match=r"context: .*must be a finite number of tokens"):
         kv_bytes(load_model("llama-3.1-8b"), context)
+    with pytest.raises(InputError, match="context"):
+        load_model("llama-3.1-8b").flops_per_token(context)
+
+
+@pytest.mark.parametrize("sizes", [{"tp": 0}, {"pp": -1}, {"dcp": 1.5}, {"tp": True}])
+def test_a_layout_that_is_none_is_refused(sizes):
+    with pytest.raises(InputError, match=rf"layout\.{next(iter(sizes))}: .* must be a whole number"):
+        kv_bytes_per_rank(load_model("llama-3.1-8b"), 1000, **sizes)
 
 
 def test_an_unknown_type_gets_the_nearest_name():
