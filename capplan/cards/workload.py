@@ -201,12 +201,20 @@ class Workload:
         return 1.0 - self.output.cdf(budget)
 
     def _mapped(self, on_law: Any, on_tokens: Any) -> Workload:
-        rest = {"name": self.name, "reasoning_share": self.reasoning_share, "file": self.file}
+        sample = kinds = None
         if self.joint is not None:
             sample = (self.joint.input, on_tokens(self.joint.output), self.joint.weight)
-            return Workload(joint=sample, sources=self.sources, description=self.description, **rest)
-        kinds = [replace(kind, output=on_law(kind.output)) for kind in self.classes]
-        return Workload(classes=kinds, sources=self.sources, description=self.description, **rest)
+        else:
+            kinds = [replace(kind, output=on_law(kind.output)) for kind in self.classes]
+        return Workload(
+            joint=sample,
+            classes=kinds,
+            name=self.name,
+            reasoning_share=self.reasoning_share,
+            sources=self.sources,
+            file=self.file,
+            description=self.description,
+        )
 
     # -- telling ---------------------------------------------------------------------------------------------------
 

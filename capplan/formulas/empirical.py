@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 from capplan.errors import InputError
@@ -120,7 +120,7 @@ class Histogram(LengthLaw):
         if len(edges) != len(shares) + 1 or total <= 0:
             raise InputError("needs one more edge than shares, and shares that sum to more than 0", key="edges")
         checked = [check_tokens("edges", edge) for edge in edges]
-        if any(low >= high for low, high in zip(checked, checked[1:], strict=False)):
+        if any(low >= high for low, high in pairwise(checked)):
             raise InputError("must increase", key="edges")
         object.__setattr__(self, "edges", tuple(checked))
         object.__setattr__(self, "shares", tuple(share / total for share in shares))
@@ -176,11 +176,13 @@ class Histogram(LengthLaw):
         return Histogram(self.edges, self.shares, min(self.limit, check_tokens("max", budget, least=1.0)))
 
     def _strata(self, n: int) -> list[float]:
-        """The bins themselves where they are few: two points in each."""
-        if len(self.shares) > max(n, 40) // 2:
+        """The bins themselves, or every so many of them; the last three always, for they rule the fourth moment."""
+        if len(self.shares) > max(n, 40):
             return super()._strata(n)
+        every = -(-2 * len(self.shares) // max(n, 8))
         below = self.limit * (1 - 1e-12)
-        inner = [edge for edge in self.edges[1:-1] if edge < below]
+        kept = [*self.edges[1:-3:every], *self.edges[1:-1][-2:]]
+        inner = [edge for edge in dict.fromkeys(kept) if edge < below]
         return [*inner, *([below] if math.isfinite(below) else []), math.inf]
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capplan.errors import InputError
@@ -154,9 +155,7 @@ class LengthLaw(ABC):
         refine = max(1, round(n / (2 * (len(_STRATA) + 6))))
         probabilities = [0.0, *_STRATA, *_TAIL]
         fine = [
-            low + (high - low) * part / refine
-            for low, high in zip(probabilities[:-1], probabilities[1:], strict=True)
-            for part in range(1, refine + 1)
+            low + (high - low) * part / refine for low, high in pairwise(probabilities) for part in range(1, refine + 1)
         ]
         if n < 30:
             fine = fine[1::2]
@@ -172,7 +171,8 @@ class LengthLaw(ABC):
         fine = np.concatenate([grid[:-8], 1 - np.geomspace(8 / 4096, 1e-9, 400)])
         values = self.quantile(fine)
         drawn: NDArray[Any] = np.interp(random.random(size), fine, values)
-        return np.maximum(np.rint(drawn), self._least())
+        whole: NDArray[Any] = np.maximum(np.rint(drawn), self._least())
+        return whole
 
     def _least(self) -> float:
         return 1.0

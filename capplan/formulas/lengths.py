@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from capplan.formulas import special
-from capplan.formulas._ops import Value, exp, log
+from capplan.formulas._ops import Value, log
 
 
 def lognormal_log_variance(cv: Value) -> Value:

@@ -14,7 +14,7 @@ def skewness(variance: float, third_cumulant: float) -> float:
     """Third cumulant over the 3/2 power of the variance, kept between the smallest value and 30 [1]."""
     if variance <= 0.0:
         return SMALLEST_SKEWNESS
-    return min(30.0, max(SMALLEST_SKEWNESS, third_cumulant / variance**1.5))
+    return min(30.0, max(SMALLEST_SKEWNESS, third_cumulant / (variance * math.sqrt(variance))))
 
 
 def pearson_cdf(value: float, mean: float, variance: float, third_cumulant: float) -> float:

@@ -97,7 +97,7 @@ class PearsonMixture:
             # Newton on the logarithm of the smaller tail, which is nearly linear there.
             step = -error / density * (1.0 + 0.5 * error / tail) if density > 0.0 else np.inf
             following = value + step
-            if abs(step) <= 1e-7 * abs(value):
+            if abs(step) <= 1e-6 * abs(value):
                 return float(following)
             if not low < following < high:
                 following = 0.5 * (low + high)
@@ -114,4 +114,5 @@ class PearsonMixture:
             [low + (middle - low) * np.linspace(0, 1, 40), middle + (high - middle) * np.linspace(0, 1, _GRID - 40)]
         )
         grid = np.unique(tail)
-        return np.interp(inner, np.maximum.accumulate(self.cdf(grid)), grid)
+        values: FloatArray = np.interp(inner, np.maximum.accumulate(self.cdf(grid)), grid)
+        return values

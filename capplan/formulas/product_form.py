@@ -95,7 +95,7 @@ def _moments(batch: FloatArray, seconds: FloatArray, law: FloatArray, demand: fl
     over_steps = over_steps / over_steps.sum()
     step, mean = float(over_steps @ seconds), float(over_steps @ batch)
     off = seconds - step
-    at = int(round(min(max(demand * step, 1.0), len(batch) - 2)))
+    at = round(min(max(demand * step, 1.0), len(batch) - 2))
     slope = float(seconds[at + 1] - seconds[at - 1]) / 2 if at > 1 else float(seconds[2] - seconds[1])
     return ProductForm(
         True,

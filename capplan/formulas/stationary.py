@@ -10,8 +10,8 @@ All functions take floats, arrays or symbols.
 
 References
 ----------
-A. G. Hawkes, Biometrika 58 (1971) 83 (linear self-exciting processes and their spectra). The exponents of H_X and H_N
-and of the third cumulant were chosen on event simulations of 750 configurations; ``benchmarks/tails.py`` has the errors.
+A. G. Hawkes, Biometrika 58 (1971) 83 (linear self-exciting processes and their spectra). The exponents of H_X, of H_N
+and of the third cumulant were chosen on event simulations; ``benchmarks/tails.py`` prints the errors.
 """
 
 from __future__ import annotations
