@@ -53,6 +53,8 @@ class Kernels:
     context_attention_ramp_tokens: float = 0.0
     moe_narrow_outputs: float = 0.0
     moe_padding_rows: float = 0.0
+    moe_padding_rows_bf16: float = 0.0
+    """The same where experts are multiplied in bf16, whose tiles are smaller."""
     all_reduce_two_step_floor_seconds: float = 0.0
     exchange_compute_share: float = 0.0
     """Multiprocessors the exchange for many tokens takes away from computation it overlaps with."""

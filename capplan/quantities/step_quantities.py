@@ -171,6 +171,7 @@ _CONSTANTS: tuple[tuple[str, str, str], ...] = (
     ("moe_flops_fp4", "FLOP/s", "Arithmetic rate of grouped products in fp4."),
     ("moe_narrow_outputs", "1", "Columns by which a narrow expert streams as if it were wider."),
     ("moe_padding_rows", "1", "Rows of an expert's last tile that hold no token."),
+    ("moe_padding_rows_bf16", "1", "The same for experts multiplied in bf16."),
     ("elementwise_floor_seconds", "s", "Floor of one small kernel in a CUDA graph."),
     ("all_reduce_floor_seconds", "s", "Start-up of an all-reduce."),
     ("all_reduce_floor_per_gpu_seconds", "s", "Start-up of an all-reduce a GPU of the group."),

@@ -348,7 +348,7 @@ class _Builder:
             kernels.moe_stream_bandwidth,
             kernels.moe_narrow_outputs,
             getattr(kernels, f"moe_flops_{matmul.format.compute}") * kernels.sustained_share,
-            kernels.moe_padding_rows,
+            kernels.moe_padding_rows_bf16 if matmul.format.compute == "bf16" else kernels.moe_padding_rows,
         )
 
     def _head(self) -> tuple[GemmTerm, GemmTerm]:
