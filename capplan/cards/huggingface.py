@@ -102,7 +102,7 @@ def card_from_file(file: Path, data: dict[str, Any] | None = None, **origin: Any
 
 def write_card(config: Path, card_file: Path, **origin: Any) -> None:
     """Import a ``config.json`` and write its card; ``origin`` as for :func:`import_config`."""
-    card_file.write_text(card_json(card_from_file(config, **origin), str(card_file)), encoding="utf-8")
+    card_file.write_text(card_json(card_from_file(config, **origin), str(card_file)) + "\n", encoding="utf-8")
 
 
 def _card_name(name: str) -> str:

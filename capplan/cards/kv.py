@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capplan.cards.model import Attention, Model
 from capplan.cards.model_totals import check_context
 from capplan.errors import InputError, UnknownNameError
 from capplan.formulas import kv_cache
+
+if TYPE_CHECKING:
+    from capplan.quantities.chain import Chain
 
 KV_ELEMENT_BYTES: dict[str, float] = {
     "bf16": 2,
@@ -244,3 +249,51 @@ def _check_dcp(model: Model, tp: int, dcp: int, expand_mla: bool) -> None:
         if dcp * min(heads, tp) > tp:
             problem = f"{dcp} exceeds the copies of the KV heads: {tp} tensor-parallel ranks hold {heads} heads"
             raise InputError(problem, key="layout.dcp")
+
+
+def kv_chain(
+    model: Model, context: Any, kv_dtype: str | None = "bf16", overrides: Mapping[str, Any] | None = None
+) -> Chain:
+    """The chain of named quantities behind :func:`kv_bytes`; its last link is ``kv_bytes_per_sequence``.
+
+    Parameters
+    ----------
+    model, context, kv_dtype : as in :func:`kv_bytes`
+    overrides : values that replace computed ones, by quantity name
+
+    Raises
+    ------
+    InputError : a context that is none, an unknown type, an override of no registered quantity
+    """
+    from capplan.cards.kv_chain import build_kv_chain
+
+    return build_kv_chain(model, context, kv_dtype, overrides)
+
+
+def attention_kinds(model: Model) -> Counter[Attention]:
+    """Layers by what they cache; how their weights are stored does not matter here."""
+    kinds: Counter[Attention] = Counter()
+    for group in model.layers:
+        if group.attention is not None:
+            kinds[replace(group.attention, matmuls=(), other_parameters=0, norm_parameters=0)] += group.count
+    return kinds
+
+
+def attention_summary(model: Model) -> str:
+    """The attention of a model in a few words: ``MLA 512+64``, ``GQA 8 x 128, 18 of 36 layers slide over 128``."""
+    kinds = attention_kinds(model)
+    names = dict.fromkeys(_name(kind) for kind in kinds)
+    slides = [
+        f"{count} of {model.n_layers} layers slide over {kind.window:,}"
+        for kind, count in kinds.items()
+        if kind.window is not None
+    ]
+    return ", ".join([*names, *slides]) or "none"
+
+
+def _name(kind: Attention) -> str:
+    if kind.kind == "mla":
+        return f"MLA {kind.kv_lora_rank}+{kind.qk_rope_head_dim}"
+    shared = {kind.n_heads: "MHA", 1: "MQA"}.get(kind.n_kv_heads, "GQA")
+    widths = f"{kind.head_dim}" if kind.head_dim == kind.value_head_dim else f"{kind.head_dim}/{kind.value_head_dim}"
+    return f"{shared} {kind.n_kv_heads} x {widths}"

@@ -87,8 +87,28 @@ def model_from_card(data: dict[str, Any], file: str = "") -> Model:
         return model_from_data(plain_data(validated(data, file)), file)
 
 
+def import_card(config: str | Path, name: str | None = None) -> dict[str, Any]:
+    """The plain data of the card a Hugging Face ``config.json`` gives; :func:`card_json` makes its text.
+
+    Parameters
+    ----------
+    config : the file, or the folder that holds one
+    name : name of the card; None for the name of the folder
+
+    Raises
+    ------
+    UnsupportedModelError : a field or layer kind that is not modelled
+    InputError : not readable, a field missing or out of range
+    """
+    from capplan.cards.huggingface import card_from_file
+
+    path = Path(config)
+    file = path / "config.json" if path.is_dir() else path
+    return card_from_file(file) if name is None else card_from_file(file, name=name)
+
+
 def card_json(data: dict[str, Any], file: str = "") -> str:
-    """The text of a card file.
+    """The text of a card file, without a final line break.
 
     Raises
     ------
@@ -96,7 +116,7 @@ def card_json(data: dict[str, Any], file: str = "") -> str:
     """
     from capplan.cards.model_schema import plain_data, validated
 
-    return json.dumps(plain_data(validated(data, file)), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(plain_data(validated(data, file)), indent=1, ensure_ascii=False)
 
 
 def model_card_schema() -> dict[str, Any]:
@@ -106,4 +126,4 @@ def model_card_schema() -> dict[str, Any]:
     return schema()
 
 
-__all__ = ["SCHEMA", "card_json", "load_model", "model_card_schema", "model_from_card"]
+__all__ = ["SCHEMA", "card_json", "import_card", "load_model", "model_card_schema", "model_from_card"]

@@ -185,6 +185,67 @@ def held_tokens(context_tokens: Value, window_tokens: Value | None) -> Value:
     return context_tokens if window_tokens is None else _ops.minimum(context_tokens, window_tokens)
 
 
+def summed_kv_bytes_per_token(**kv_bytes_per_token: Value) -> Value:
+    r"""KV-cache bytes one more token adds over several kinds of layers.
+
+    .. math:: \kappa = \sum_k \kappa_k
+
+    Parameters
+    ----------
+    kv_bytes_per_token : of all layers of one kind, one argument a kind [B/token]
+
+    Returns
+    -------
+    kv_bytes_per_token : of the whole model, unsharded [B/token]
+
+    Examples
+    --------
+    >>> summed_kv_bytes_per_token(full_layers=36864, window_layers=36864)  # gpt-oss-120b
+    73728
+
+    References
+    ----------
+    The definition.
+    """
+    return sum(kv_bytes_per_token.values())
+
+
+def sequence_kv_bytes(
+    context_tokens: Value,
+    kv_bytes_per_token: Value,
+    window_kv_bytes_per_token: Value,
+    window_tokens: Value,
+    state_bytes: Value,
+) -> Value:
+    r"""KV-cache bytes of one sequence where some layers slide over a window.
+
+    .. math:: \kappa(S) = S\,\kappa - (S - \min(S, W))\,\kappa_W + B_0
+
+    Parameters
+    ----------
+    context_tokens : tokens of the sequence S [tokens]
+    kv_bytes_per_token : growth while the window is open, all layers kappa [B/token]
+    window_kv_bytes_per_token : the part of it that stops growing at the window kappa_W [B/token]
+    window_tokens : window W [tokens]
+    state_bytes : recurrent state that does not grow B_0 [B]
+
+    Returns
+    -------
+    kv_bytes : of one sequence, whole model [B]
+
+    Examples
+    --------
+    >>> sequence_kv_bytes(8192, 49152, 24576, 128, 0)  # gpt-oss-20b
+    204472320
+
+    References
+    ----------
+    Mistral 7B, arXiv:2310.06825, section 2.
+    """
+    beyond = context_tokens - held_tokens(context_tokens, window_tokens)
+    return context_tokens * kv_bytes_per_token - beyond * window_kv_bytes_per_token + state_bytes
+
+
 def kv_heads_per_rank(n_kv_heads: Value, tensor_parallel: Value) -> Value:
     r"""Key-value heads on one rank: split over tensor parallelism, replicated once there are more ranks than heads.
 

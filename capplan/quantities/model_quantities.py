@@ -7,6 +7,11 @@ from capplan.quantities.quantity import Quantity
 _MODEL = "capplan.cards.model.Model"
 _KV = "capplan.formulas.kv_cache"
 _WEIGHTS = "capplan.formulas.weights"
+_LAYERS_FORMULA = (
+    "n_layers * n_kv_heads * (head_dim + value_head_dim) * bytes_per_element; latent attention: "
+    "n_layers * (kv_lora_rank + qk_rope_head_dim) * bytes_per_element"
+)
+_LAYERS_SOURCE = f"{_KV}.gqa_kv_bytes_per_token, {_KV}.mla_kv_bytes_per_token"
 
 QUANTITIES: tuple[Quantity, ...] = (
     Quantity(
@@ -56,16 +61,30 @@ QUANTITIES: tuple[Quantity, ...] = (
         "kv_bytes_per_token",
         "B/token",
         "Bytes one more token adds to the KV cache at short context, whole model, unsharded.",
-        "sum(n_kv_heads * (head_dim + value_head_dim) * element_bytes); latent attention: "
-        "sum((kv_lora_rank + qk_rope_head_dim) * element_bytes)",
-        f"{_KV}.gqa_kv_bytes_per_token, {_KV}.mla_kv_bytes_per_token",
+        "kv_bytes_per_token_full_layers + kv_bytes_per_token_window_layers",
+        f"{_KV}.summed_kv_bytes_per_token",
+    ),
+    Quantity(
+        "kv_bytes_per_token_full_layers",
+        "B/token",
+        "The part of kv_bytes_per_token in layers that keep every token.",
+        _LAYERS_FORMULA,
+        _LAYERS_SOURCE,
+    ),
+    Quantity(
+        "kv_bytes_per_token_window_layers",
+        "B/token",
+        "The part of kv_bytes_per_token in layers that keep a sliding window; it stops growing there.",
+        _LAYERS_FORMULA,
+        _LAYERS_SOURCE,
     ),
     Quantity(
         "kv_bytes_per_sequence",
         "B",
         "Bytes one sequence of the given context holds, recurrent state included, whole model, unsharded.",
-        "sum(min(context, window) * layer_kv_bytes_per_token) + state_bytes_per_sequence",
-        "capplan.cards.kv.kv_bytes",
+        "context_tokens * kv_bytes_per_token - max(context_tokens - window_tokens, 0) * "
+        "kv_bytes_per_token_window_layers + state_bytes_per_sequence",
+        f"{_KV}.sequence_kv_bytes",
     ),
     Quantity(
         "state_bytes_per_sequence",

@@ -8,7 +8,7 @@ import pytest
 
 from capplan.cards.huggingface import card_from_file, import_config, write_card
 from capplan.cards.kv import kv_bytes, kv_bytes_per_token
-from capplan.cards.model_card import load_model
+from capplan.cards.model_card import card_json, import_card, load_model, model_from_card
 from capplan.errors import InputError, UnsupportedModelError
 
 CONFIGS = Path(__file__).parent.parent / "truth" / "model_configs"
@@ -322,6 +322,16 @@ def test_writing_a_card(tmp_path):
     assert model.layers == load_model(CONFIGS / f"{MIXTRAL}.json").layers
     assert model.provenance["repository"] == "mistralai/Mixtral-8x7B-v0.1"
     assert model.parameters_total == 46_702_792_704
+
+
+def test_importing_a_card_from_a_folder(tmp_path):
+    folder = tmp_path / "my-llama"
+    folder.mkdir()
+    shutil.copy(CONFIGS / f"{LLAMA}.json", folder / "config.json")
+    assert import_card(folder)["name"] == "my-llama"
+    card = import_card(folder / "config.json", "other")
+    assert card["name"] == "other"
+    assert model_from_card(json.loads(card_json(card))).layers == load_model("llama-3.1-8b").layers
 
 
 def test_the_name_of_an_import_is_safe_to_print():

@@ -1,5 +1,7 @@
 """KV bytes of whole models: cases from public issue trackers, sharding, bad input."""
 
+import copy
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +10,9 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.cards.kv import kv_bytes, kv_bytes_per_rank, kv_bytes_per_token
-from capplan.cards.model_card import load_model
+from capplan.cards.kv import attention_summary, kv_bytes, kv_bytes_per_rank, kv_bytes_per_token, kv_chain
+from capplan.cards.model_card import load_model, model_from_card
+from capplan.cards.store import card_root
 from capplan.errors import InputError, UnknownNameError
 
 GIB = 2**30
@@ -165,3 +168,49 @@ def test_an_unknown_type_gets_the_nearest_name():
 def test_a_layout_of_the_latent_needs_one():
     with pytest.raises(InputError, match="kv_dtype: 'fp8_ds_mla' is a layout of latent attention"):
         kv_bytes_per_token(load_model("llama-3.1-8b"), "fp8_ds_mla")
+
+
+@pytest.mark.parametrize("kv_dtype", ["bf16", "fp8", None])
+@pytest.mark.parametrize("name", ["llama-2-7b", "deepseek-r1", "gpt-oss-20b"])
+def test_the_chain_ends_in_the_number(name, kv_dtype):
+    model = load_model(name)
+    links = kv_chain(model, 8192, kv_dtype).links
+    assert links["kv_bytes_per_sequence"].value == kv_bytes(model, 8192, kv_dtype)
+    assert links["kv_bytes_per_token"].value == kv_bytes_per_token(model, kv_dtype)
+    assert list(links)[-1] == "kv_bytes_per_sequence"
+
+
+def test_the_chain_names_formula_and_inputs():
+    link = kv_chain(load_model("deepseek-v3"), 8192, "fp8_ds_mla").links["kv_bytes_per_token_full_layers"]
+    assert link.source == "capplan.formulas.kv_cache.mla_fp8_layout_bytes_per_token"
+    assert dict(link.inputs) == {"n_layers": 61, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
+
+
+def test_an_override_replaces_the_growth_of_the_cache():
+    chain = kv_chain(load_model("deepseek-r1"), 1000, overrides={"kv_bytes_per_token": 100.0})
+    assert chain.links["kv_bytes_per_sequence"].value == 100_000
+    assert chain.links["kv_bytes_per_token"].overridden
+    with pytest.raises(UnknownNameError, match=r"override\.kv_bytes_per_tokn: unknown quantity"):
+        kv_chain(load_model("deepseek-r1"), 1000, overrides={"kv_bytes_per_tokn": 1.0})
+
+
+def test_layers_of_several_windows_have_a_chain_too():
+    data = json.loads((card_root() / "models" / "gpt-oss-20b.json").read_text())
+    data["layers"].append(copy.deepcopy(data["layers"][0]))
+    data["layers"][-1]["attention"]["window"]["value"] = 512
+    model = model_from_card(data)
+    assert kv_chain(model, 8192).links["kv_bytes_per_sequence"].value == kv_bytes(model, 8192)
+    assert attention_summary(model) == "GQA 8 x 64, 12 of 36 layers slide over 128, 12 of 36 layers slide over 512"
+
+
+@pytest.mark.parametrize(
+    ("name", "summary"),
+    [
+        ("deepseek-r1", "MLA 512+64"),
+        ("llama-2-7b", "MHA 32 x 128"),
+        ("llama-3.1-8b", "GQA 8 x 128"),
+        ("gpt-oss-120b", "GQA 8 x 64, 18 of 36 layers slide over 128"),
+    ],
+)
+def test_attention_in_a_few_words(name, summary):
+    assert attention_summary(load_model(name)) == summary

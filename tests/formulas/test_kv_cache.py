@@ -92,3 +92,12 @@ def test_heads_are_copied_once_ranks_outnumber_them():
 def test_the_fullest_stage_has_the_layer_that_is_left_over():
     assert kv_cache.busiest_stage_share(61, 4) == 16 / 61
     assert kv_cache.busiest_stage_share(80, 4) == 0.25
+
+
+@given(
+    st.integers(0, 10**6), st.integers(0, 10**5), st.integers(0, 10**5), st.integers(1, 10**5), st.integers(0, 10**8)
+)
+def test_a_sequence_is_the_sum_of_its_layers(context, full, slides, window, state):
+    size = kv_cache.sequence_kv_bytes(context, full + slides, slides, window, state)
+    assert size == context * full + min(context, window) * slides + state
+    assert kv_cache.sequence_kv_bytes(context, full, 0, None, state) == context * full + state
