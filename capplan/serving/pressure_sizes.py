@@ -86,7 +86,7 @@ def _byte_sizes(workload: Workload, kv: Callable[[Any], Any], output: float) -> 
     """Moments of kv over the life of a request, in units of the mean growth per token."""
     import numpy as np
 
-    prompt, length, weight = _joint_nodes(workload)
+    prompt, length, weight = joint_nodes(workload)
     held = _kv_table(kv, float((prompt + length).max()))
     start = held(prompt)
     points, shares = np.polynomial.legendre.leggauss(12)
@@ -107,19 +107,41 @@ def _byte_sizes(workload: Workload, kv: Callable[[Any], Any], output: float) -> 
     return sizes, unit
 
 
-def _joint_nodes(workload: Workload) -> tuple[Any, Any, Any]:
-    """(prompt, output, weight) points of the joint law."""
+def joint_nodes(workload: Workload, inputs: int = 24, outputs: int = 48) -> tuple[Any, Any, Any]:
+    """(prompt, output, weight) points of the joint law, about ``inputs`` times ``outputs`` for each class."""
     import numpy as np
 
     if workload.joint is not None:
-        return workload.joint.input, workload.joint.output, workload.joint.weight
+        sample = workload.joint
+        return _grouped(sample.input, sample.output, sample.weight, inputs, outputs)
     parts = []
     for kind in workload.classes:
-        (inputs, input_weights), (outputs, output_weights) = kind.input.nodes(24), kind.output.nodes(48)
-        shares = kind.share * np.outer(input_weights, output_weights).ravel()
-        parts.append((np.repeat(inputs, len(outputs)), np.tile(outputs, len(inputs)), shares))
+        (prompts, prompt_weights), (lengths, length_weights) = kind.input.nodes(inputs), kind.output.nodes(outputs)
+        shares = kind.share * np.outer(prompt_weights, length_weights).ravel()
+        parts.append((np.repeat(prompts, len(lengths)), np.tile(lengths, len(prompts)), shares))
     prompt, output, weight = (np.concatenate(column) for column in zip(*parts, strict=True))
     return prompt, output, weight / weight.sum()
+
+
+def _grouped(prompt: Any, output: Any, weight: Any, inputs: int, outputs: int) -> tuple[Any, Any, Any]:
+    """A joint sample compressed to means of at most ``inputs`` x ``outputs`` groups, finest in the tails."""
+    import numpy as np
+
+    if len(prompt) <= inputs * outputs:
+        return prompt, output, weight
+    group = np.zeros(len(prompt), dtype=int)
+    for values, count in ((prompt, inputs), (output, outputs)):
+        order = np.argsort(values, kind="stable")
+        # long requests rule the higher moments, so they weigh more when the groups are cut
+        importance = weight * (1 + (values / (weight @ values)) ** 3)
+        share = np.cumsum(importance[order]) / importance.sum()
+        rank = np.empty(len(prompt), dtype=int)
+        rank[order] = np.minimum((share * count).astype(int), count - 1)
+        group = group * count + rank
+    mass = np.bincount(group, weight)
+    kept = mass > 0
+    means = [np.bincount(group, weight * values)[kept] / mass[kept] for values in (prompt, output)]
+    return means[0], means[1], mass[kept] / mass.sum()
 
 
 def _kv_table(kv: Callable[[Any], Any], longest: float) -> Callable[[Any], Any]:
