@@ -1,7 +1,6 @@
-"""Percentiles of ITL, TPOT and TTFT of a rank that reads prompts in chunks between decode tokens.
+"""Steps of a rank that reads prompts in chunks between decode tokens: how many are full, how much they vary.
 
-Numerical routines in NumPy. Checked against 160 simulated configurations (a step of 6-25 ms, budgets of 512-8,192
-tokens, prompts with a coefficient of variation up to 5, loads 0.2-0.92 of the largest rate).
+Numerical routines in NumPy: a spectrum for the variances, a compound Poisson recursion for the steps. No randomness.
 """
 
 from __future__ import annotations
@@ -9,230 +8,260 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.formulas.chunked_prefill_steps import ChunkedRank as ChunkedRank
-from capplan.formulas.queueing_numeric import MgkQueue, mgk_queue
-from capplan.formulas.special import gamma_quantile
-from capplan.formulas.special_arrays import GammaLaws
+from capplan.formulas import chunked_prefill as closed
 
 FloatArray = NDArray[np.float64]
 
-_STEP_NODES = 31
-_HIGHEST_LOAD = 0.995
-_TTFT_TAIL = 0.9
-_TTFT_TAIL_FACTOR = 1.09
-"""From P90 on the fluid queue is this much too short (chosen on the simulated configurations)."""
-
-
-def step_quantile(rank: ChunkedRank, probability: float) -> float:
-    """Quantile of the gap between two tokens of a request (ITL), over gaps [s]."""
-    mixture, mean, variance = rank.mixture, rank.decode_step, rank.spectrum.decode_variance
-    points = _gamma_points(mean - rank.empty_step, variance) + rank.empty_step
-    seconds = np.add.outer(points, rank.token_cost * mixture.tokens).ravel()
-    # a gap counts once per running request: steps with a larger batch weigh more
-    batch = np.maximum(points - rank.empty_step, 0.0) / max(rank.decode_cost, 1e-300) + 1e-12
-    shares = np.outer(batch, mixture.shares).ravel()
-    return _weighted_quantile(seconds, shares, probability)
-
-
-def _gamma_points(mean: float, variance: float) -> FloatArray:
-    """Equally likely points of a gamma law."""
-    if mean <= 0 or variance <= 1e-12 * mean * mean:
-        return np.full(1, max(mean, 0.0))
-    shape = mean * mean / variance
-    shares = (np.arange(_STEP_NODES) + 0.5) / _STEP_NODES
-    return np.array([gamma_quantile(shape, float(p)) * mean / shape for p in shares])
-
-
-def _weighted_quantile(values: FloatArray, weights: FloatArray, probability: float) -> float:
-    order = np.argsort(values, kind="stable")
-    cumulated = np.cumsum(weights[order])
-    index = int(np.searchsorted(cumulated, probability * cumulated[-1]))
-    return float(values[order][min(index, len(values) - 1)])
+_FREQUENCIES = 120
+_CELLS = 48
+_FIXED_POINT_TURNS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class TpotLaw:
-    """TPOT over requests: for each length a shifted gamma law, mixed over the lengths.
+class ChunkedRank:
+    """A rank that mixes prefill and decode, with its requests as weighted nodes.
 
-    ``shift`` [s]; ``means``, ``variances`` of the law of each length above it; ``weights`` share of requests.
+    Parameters
+    ----------
+    request_rate : Poisson arrivals lambda [1/s]
+    empty_step, sequence, context : a, e, c of a decode step [s, s, s/token]
+    prefill, prefill_square : d, g of a prompt [s/token, s/token^2]
+    token_budget : tokens of a step M [tokens]
+    prompts, steps, weights : nodes of prompt P, decode steps D, and their shares [tokens, tokens, -]
     """
 
-    shift: float
-    means: FloatArray
-    variances: FloatArray
+    request_rate: float
+    empty_step: float
+    sequence: float
+    context: float
+    prefill: float
+    prefill_square: float
+    token_budget: float
+    prompts: FloatArray
+    steps: FloatArray
     weights: FloatArray
 
     @cached_property
-    def _laws(self) -> GammaLaws:
-        return GammaLaws(self.means**2 / self.variances)
+    def prompt_mean(self) -> float:
+        """E[P] [tokens]."""
+        return float(self.weights @ self.prompts)
 
-    def cdf(self, seconds: float) -> float:
-        """Share of requests with a TPOT of at most ``seconds`` [-]."""
-        above = max(0.0, seconds - self.shift)
-        return float(self.weights @ self._laws.cdf(above * self.means / self.variances))
+    @cached_property
+    def prompt_second(self) -> float:
+        """E[P^2] [tokens^2]."""
+        return float(self.weights @ self.prompts**2)
 
-    def quantile(self, probability: float) -> float:
-        """By bisection [s]."""
-        spread = float(np.sqrt(self.variances.max()))
-        low, high = self.shift, self.shift + float(self.means.max()) + 4 * spread
-        while self.cdf(high) < probability:
-            high = self.shift + 2 * (high - self.shift)
-        while high - low > 1e-5 * high:
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.cdf(middle) < probability else (low, middle)
-        return high
+    @cached_property
+    def steps_mean(self) -> float:
+        """E[D] [tokens]."""
+        return float(self.weights @ self.steps)
 
-    @property
-    def mean(self) -> float:
-        """Mean over requests [s]."""
-        return self.shift + float(self.weights @ self.means)
+    @cached_property
+    def decode_cost(self) -> float:
+        """b = e + c theta: what a running request adds to a step [s]."""
+        work = self.weights @ (self.steps * (self.prompts + 1 + (self.steps - 1) / 2))
+        return self.sequence + self.context * float(work) / max(self.steps_mean, 1e-300)
 
+    @cached_property
+    def prompt_cost(self) -> float:
+        """E[w_p] [s]."""
+        return float(closed.prompt_seconds(self.prompt_mean, self.prompt_second, self.prefill, self.prefill_square))
 
-def tpot_law(rank: ChunkedRank, groups: int = 24) -> TpotLaw:
-    """TPOT of the requests with at least one decode step, their lengths in ``groups`` of equal share."""
-    steps, weights, prompts = _length_groups(rank, groups)
-    averages = [rank.spectrum.averaged(float(length)) for length in steps]
-    variances = np.minimum([variance for variance, _ in averages], rank.step_variance)
-    # overlapping prompts queue for the budget, so single steps vary less than the spectrum says
-    bound = rank.step_variance * _held_back(rank, steps)
-    seen = np.minimum([covariance for _, covariance in averages], bound) / rank.step_mean
-    own = rank.sequence + rank.context * (prompts + steps / 2)
-    means = np.minimum(rank.step_mean + seen + own, max(rank.full_step, rank.step_mean)) - rank.empty_step
-    floor = 1e-10 * means**2
-    return TpotLaw(rank.empty_step, means, np.maximum(variances, floor), weights)
+    @cached_property
+    def max_rate(self) -> float:
+        """Largest stable request rate [1/s]."""
+        return float(
+            closed.aggregated_max_rate(
+                self.empty_step,
+                self.token_budget,
+                self.prompt_mean,
+                self.steps_mean,
+                self.prompt_cost,
+                self.decode_cost,
+            )
+        )
 
+    @cached_property
+    def load(self) -> float:
+        """x [-]."""
+        return float(closed.aggregated_load(self.request_rate, self.prompt_cost, self.decode_cost, self.steps_mean))
 
-def _held_back(rank: ChunkedRank, steps: FloatArray) -> FloatArray:
-    """Mean correlation of a step with the ``steps`` after it when prompts queue for the budget.
+    @cached_property
+    def step_mean(self) -> float:
+        """Mean step [s]."""
+        return float(closed.mean_step_seconds(self.empty_step, self.load))
 
-    Their work is conserved, so the correlations keep their sum; single steps vary less, so they last longer.
-    """
-    relaxation = rank.spectrum.correlation_area / rank.step_variance
-    y = steps / max(relaxation, 1e-9)
-    return -np.expm1(-y) / y
+    @cached_property
+    def running(self) -> float:
+        """Mean running requests n, steps weighted equally [-]."""
+        return self.request_rate * self.steps_mean * self.step_mean
 
+    @cached_property
+    def room(self) -> float:
+        """Prompt tokens that fit into a step beside the running requests [tokens]."""
+        return max(self.token_budget - self.running, 1.0)
 
-def _length_groups(rank: ChunkedRank, groups: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    used = rank.steps > 0
-    order = np.argsort(rank.steps[used], kind="stable")
-    steps, weights, prompts = (array[used][order] for array in (rank.steps, rank.weights, rank.prompts))
-    group = np.minimum(((np.cumsum(weights) - weights / 2) / weights.sum() * groups).astype(int), groups - 1)
-    mass = np.bincount(group, weights, groups)
-    kept = mass > 0
-    means = [np.bincount(group, weights * values, groups)[kept] / mass[kept] for values in (steps, prompts)]
-    return means[0], np.asarray(mass[kept] / mass.sum(), dtype=np.float64), means[1]
+    @cached_property
+    def token_cost(self) -> float:
+        """Seconds a prompt token adds, the attention of its prompt included [s/token]."""
+        return self.prefill + self.prefill_square * self.prompt_second / (2 * self.prompt_mean)
+
+    @cached_property
+    def decode_step(self) -> float:
+        """Step without prefill T_d at the mean batch [s]."""
+        return self.empty_step + self.decode_cost * self.running
+
+    @cached_property
+    def full_step(self) -> float:
+        """Step with the budget used up [s]."""
+        return self.decode_step + self.token_cost * self.room
+
+    @cached_property
+    def mixture(self) -> StepMixture:
+        """How many steps read how many prompt tokens."""
+        return _step_mixture(self)
+
+    @cached_property
+    def step_variance(self) -> float:
+        """Variance of the step time over steps: decode part and prompt tokens read [s^2]."""
+        shares, tokens = self.mixture.shares, self.mixture.tokens
+        read = float(shares @ tokens**2 - (shares @ tokens) ** 2)
+        return self.spectrum.decode_variance + self.token_cost**2 * read
+
+    @cached_property
+    def spectrum(self) -> StepSpectrum:
+        """Second moments of the step time."""
+        return StepSpectrum(self)
 
 
 @dataclass(frozen=True, eq=False)
-class TtftLaw:
-    """Law of the TTFT as atoms: ``seconds`` in rising order, ``shares`` of requests."""
+class StepMixture:
+    """Shares of steps by the prompt tokens they read.
 
-    seconds: FloatArray
+    ``full_share`` of steps use the whole budget, ``prefill_share`` read anything; ``tokens`` and ``shares`` list all
+    of them, ``partial_step`` is the mean of a step that is not full [s].
+    """
+
+    full_share: float
+    prefill_share: float
+    partial_step: float
+    tokens: FloatArray
     shares: FloatArray
 
-    @property
-    def mean(self) -> float:
-        """Mean [s]."""
-        return float(self.seconds @ self.shares)
 
-    def quantile(self, probability: float) -> float:
-        """Quantile over requests [s]."""
-        index = int(np.searchsorted(np.cumsum(self.shares), probability))
-        return float(self.seconds[min(index, len(self.seconds) - 1)])
+def _step_mixture(rank: ChunkedRank) -> StepMixture:
+    """Fixed point between the length of a partial step and the prompts that arrive in it."""
+    prompt_share = rank.request_rate * rank.step_mean * rank.prompt_mean / rank.room
+    cells = _prompt_cells(rank)
+    partial, full = rank.step_mean, 0.0
+    for _ in range(_FIXED_POINT_TURNS):
+        arrived = _compound_poisson(rank.request_rate * partial, cells)
+        overrun = max(0.0, 1.0 - float(arrived.sum()))
+        read = overrun / 2 + float(arrived @ np.arange(_CELLS)) / _CELLS
+        full = min(max(float(closed.full_step_share(prompt_share, read)), 0.0), 0.999)
+        partial = max((rank.step_mean - full * rank.full_step) / (1 - full), rank.empty_step)
+    arrived = _compound_poisson(rank.request_rate * partial, cells)
+    overrun = max(0.0, 1.0 - float(arrived.sum()))
+    inside = np.full(_CELLS, overrun / _CELLS)
+    grid = np.arange(_CELLS) * rank.room / _CELLS
+    tokens = np.concatenate([grid, grid + rank.room / (2 * _CELLS), [rank.room]])
+    shares = np.concatenate([(1 - full) * arrived, (1 - full) * inside, [full]])
+    any_share = 1 - (1 - full) * math.exp(-rank.request_rate * partial)
+    return StepMixture(full, any_share, partial, tokens, shares / shares.sum())
 
 
-def ttft_law(rank: ChunkedRank) -> TtftLaw:
-    """TTFT: rest of the running step, fluid wait for the prompts ahead, own prompt chunk by chunk.
+def _prompt_cells(rank: ChunkedRank) -> FloatArray:
+    """Law of a prompt on cells of the room, the mean kept; what exceeds the room is left out."""
+    position = rank.prompts / rank.room * _CELLS
+    lower = np.floor(position).astype(int)
+    share = position - lower
+    inside = lower < _CELLS
+    cells = np.bincount(lower[inside], (rank.weights * (1 - share))[inside], _CELLS + 1)
+    cells += np.bincount(lower[inside] + 1, (rank.weights * share)[inside], _CELLS + 1)
+    result: FloatArray = cells[:_CELLS].astype(float)
+    return result
 
-    Averaged over three values of the batch; rest and own prompt are independent of the wait.
+
+def _compound_poisson(arrivals: float, cells: FloatArray) -> FloatArray:
+    """Prompt tokens of a Poisson number of prompts, below the room: Panjer's recursion."""
+    total = np.zeros(_CELLS)
+    total[0] = math.exp(-arrivals * (1 - cells[0]))
+    weighted = np.arange(_CELLS) * cells
+    for j in range(1, _CELLS):
+        total[j] = arrivals / j * float(weighted[1 : j + 1] @ total[j - 1 :: -1][:j])
+    return total
+
+
+class StepSpectrum:
+    r"""Variance of the step time, of its decode part, and of its average over the steps of one request.
+
+    Arrivals come at rate lambda T per step, so the step time is a self-exciting (Hawkes) process; a request adds a
+    pulse w_p over max(1, P/K) steps and then its decode weight. Its power spectrum is
+    :math:`S(\omega) = \Lambda E|\hat w|^2 |R|^2`, :math:`R = 1/(1 - \lambda E[\hat w])`.
     """
-    rest, rest_share = _residual_step(rank)
-    joined = 1 - np.exp(-rank.request_rate * rest)
-    seconds, shares = [], []
-    for running, share in _batch_points(rank):
-        waits, wait_share, own, behind, prompt_share = _ttft_parts(rank, running, rest / joined)
-        base = share * wait_share[:, None, None] * prompt_share[None, :, None] * rest_share[None, None, :]
-        alone = waits[:, None, None] + own[None, :, None] + rest[None, None, :]
-        seconds += [alone.ravel(), (alone + behind[None]).ravel()]
-        shares += [(base * (1 - joined)).ravel(), (base * joined).ravel()]
-    values, weights = np.concatenate(seconds), np.concatenate(shares)
-    order = np.argsort(values)
-    seconds_in_order, ordered = values[order], weights[order] / weights.sum()
-    stretch = np.where(np.cumsum(ordered) >= _TTFT_TAIL, _TTFT_TAIL_FACTOR, 1.0)
-    return TtftLaw(seconds_in_order * stretch, ordered)
+
+    def __init__(self, rank: ChunkedRank) -> None:
+        self._rank = rank
+        longest = float(rank.steps.max()) + float(rank.prompts.max()) / rank.room
+        self._w = np.geomspace(1e-3 / max(longest, 1.0), 60.0, _FREQUENCIES)
+        pulse, decode = _transforms(rank, self._w)
+        whole, lam = pulse + decode, rank.request_rate
+        flow = lam * rank.step_mean
+        mean_whole, mean_decode = rank.weights @ whole, rank.weights @ decode
+        gain = 1 / (1 - lam * mean_whole)
+        own = rank.weights @ np.abs(whole) ** 2
+        cross = rank.weights @ (whole * decode.conj())
+        response = lam * mean_decode * gain
+        self._step = flow * own * np.abs(gain) ** 2
+        decode_own = rank.weights @ np.abs(decode) ** 2
+        self._decode = flow * (decode_own + 2 * (response * cross).real + np.abs(response) ** 2 * own)
+
+    def _integral(self, values: FloatArray) -> float:
+        """(1/pi) integral over frequency, the flat part below the lowest one added."""
+        return float(np.trapezoid(values * self._w, np.log(self._w)) + values[0] * self._w[0]) / math.pi
+
+    @cached_property
+    def step_variance(self) -> float:
+        """Variance of the step time over steps [s^2]."""
+        return self._integral(self._step)
+
+    @cached_property
+    def decode_variance(self) -> float:
+        """Variance of its decode part [s^2]."""
+        return self._integral(self._decode)
+
+    @property
+    def correlation_area(self) -> float:
+        """Sum of the covariances of a step with all later ones [s^2 steps]."""
+        return float(self._step[0]) / 2
+
+    def averaged(self, steps: float) -> tuple[float, float]:
+        """Variance of the mean of ``steps`` consecutive steps [s^2], and its covariance with the step before [s^2]."""
+        x = self._w * max(steps, 1.0) / 2
+        window = np.where(x < 1e-4, 1.0, np.sin(x) / np.maximum(x, 1e-300))
+        variance = self._integral(self._step * window**2)
+        # the low-pass of a one-sided window; past its first zero it averages out
+        after = np.where(x < math.pi / 2, np.sin(2 * x) / np.maximum(2 * x, 1e-300), 0.0)
+        return variance, self._integral(self._step * np.where(x < 1e-4, 1.0, after))
 
 
-def _residual_step(rank: ChunkedRank, points: int = 10) -> tuple[FloatArray, FloatArray]:
-    """Rest of the step that an arrival finds running: a uniform part of a length-biased step."""
-    lengths = rank.decode_step + rank.token_cost * rank.mixture.tokens
-    uniform = (np.arange(8) + 0.5) / 8
-    values = np.multiply.outer(lengths, uniform).ravel()
-    weights = np.repeat(rank.mixture.shares * lengths, 8)
-    return _equal_groups(values, weights, points)
-
-
-def _equal_groups(values: FloatArray, weights: FloatArray, groups: int) -> tuple[FloatArray, FloatArray]:
-    """A law compressed to means of groups of about equal mass."""
-    order = np.argsort(values)
-    values, weights = values[order], weights[order] / weights.sum()
-    group = np.minimum(((np.cumsum(weights) - weights / 2) * groups).astype(int), groups - 1)
-    mass = np.bincount(group, weights, groups)
-    kept = mass > 0
-    means: FloatArray = np.bincount(group, weights * values, groups)[kept] / mass[kept]
-    return means, np.asarray(mass[kept], dtype=np.float64)
-
-
-def _batch_points(rank: ChunkedRank) -> list[tuple[float, float]]:
-    """Three Gauss points of the batch around its mean."""
-    deviation = math.sqrt(rank.spectrum.decode_variance) / max(rank.decode_cost, 1e-300)
-    reach = min(math.sqrt(3) * deviation, rank.running)
-    return [(rank.running - reach, 1 / 6), (rank.running, 2 / 3), (rank.running + reach, 1 / 6)]
-
-
-def _ttft_parts(
-    rank: ChunkedRank, running: float, rest_if_joined: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Waits and their shares; own time of each prompt, what prompts behind it add, and shares of the prompts."""
-    room = max(rank.token_budget - running, 0.02 * rank.token_budget)
-    decode = rank.empty_step + rank.decode_cost * running
-    prompts, weights = _prompt_groups(rank)
-    square = rank.prefill_square * prompts**2 / 2
-    per_token = decode / room + rank.prefill
-    service = prompts * per_token + square
-    rate = min(rank.request_rate, _HIGHEST_LOAD / float(weights @ service))
-    waits, wait_share = _wait_points(mgk_queue(rate, service, weights))
-    chunks = np.ceil(prompts / room - 1e-9)
-    # prompts that arrive later in the same step share the last chunk's step
-    behind = np.minimum((chunks * room - prompts)[:, None], rank.request_rate * rest_if_joined * rank.prompt_mean)
-    own = rank.prefill * prompts + square + decode * chunks
-    return np.maximum(waits - room * per_token / 2, 0.0), wait_share, own, rank.prefill * behind, weights
-
-
-def _prompt_groups(rank: ChunkedRank, groups: int = 28) -> tuple[FloatArray, FloatArray]:
-    """The law of the prompt alone, in at most ``groups`` points; the longest prompts keep points of their own."""
-    values, inverse = np.unique(np.maximum(rank.prompts, 1.0), return_inverse=True)
-    weights = np.bincount(inverse.ravel(), rank.weights)
-    if len(values) <= groups:
-        return values, np.asarray(weights, dtype=np.float64)
-    importance = weights + weights * values**2 / float(weights @ values**2)
-    group = np.minimum(((np.cumsum(importance) - importance / 2) / importance.sum() * groups).astype(int), groups - 1)
-    mass = np.bincount(group, weights, groups)
-    kept = mass > 0
-    means: FloatArray = np.bincount(group, weights * values, groups)[kept] / mass[kept]
-    return means, np.asarray(mass[kept], dtype=np.float64)
-
-
-def _wait_points(queue: MgkQueue, points: int = 36) -> tuple[FloatArray, FloatArray]:
-    """Wait of the fluid queue in few atoms: nothing, even groups of the body, ever smaller ones of the tail."""
-    seconds, weights = queue.wait_atoms()
-    edges = np.concatenate([np.linspace(0, 0.9, points // 2), 1 - np.geomspace(0.1, 1e-4, points // 2 + 1)[1:]])
-    tail = np.cumsum(weights[1:]) / max(weights[1:].sum(), 1e-300)
-    group = np.searchsorted(edges, tail - weights[1:] / 2 / max(weights[1:].sum(), 1e-300), side="right")
-    mass = np.bincount(group, weights[1:])
-    kept = mass > 0
-    means = np.bincount(group, weights[1:] * seconds[1:])[kept] / mass[kept]
-    return np.concatenate([[0.0], means]), np.concatenate([weights[:1], mass[kept]])
+def _transforms(rank: ChunkedRank, w: FloatArray) -> tuple[Any, Any]:
+    """Fourier transforms of the prefill pulse and of the decode weight of every node (nodes x frequencies)."""
+    length = np.maximum(rank.prompts / rank.room, 1.0)[:, None]
+    work = (rank.prefill * rank.prompts + rank.prefill_square * rank.prompts**2 / 2)[:, None]
+    shift = np.exp(-1j * w * length)
+    pulse = work * (1 - shift) / (1j * w * length)
+    steps = rank.steps[:, None]
+    turn = np.exp(-1j * w * steps)
+    angle = w * steps
+    small = angle < 1e-3
+    safe = np.where(small, 1.0, angle)
+    flat = steps * np.where(small, 1 - 0.5j * angle, (1 - turn) / (1j * safe))
+    ramp = steps**2 * np.where(small, 0.5 - 1j * angle / 3, (turn * (1 + 1j * safe) - 1) / safe**2)
+    start = (rank.sequence + rank.context * (rank.prompts + 0.5))[:, None]
+    return pulse, shift * (start * flat + rank.context * ramp)

@@ -14,7 +14,8 @@ from capplan.serving.pressure_rank import positive_number
 from capplan.serving.pressure_sizes import joint_nodes
 
 if TYPE_CHECKING:
-    from capplan.formulas.chunked_prefill_numeric import ChunkedRank, TpotLaw, TtftLaw
+    from capplan.formulas.chunked_prefill_latency import TpotLaw, TtftLaw
+    from capplan.formulas.chunked_prefill_numeric import ChunkedRank
 
 HEAVY = 0.01
 """Heaviness from which on the percentiles are only indicative (P99 TPOT off by 10-30 %)."""
@@ -55,13 +56,13 @@ class Aggregated:
 
     @cached_property
     def _tpot(self) -> TpotLaw:
-        from capplan.formulas.chunked_prefill_numeric import tpot_law
+        from capplan.formulas.chunked_prefill_latency import tpot_law
 
         return tpot_law(self._known)
 
     @cached_property
     def _ttft(self) -> TtftLaw:
-        from capplan.formulas.chunked_prefill_numeric import ttft_law
+        from capplan.formulas.chunked_prefill_latency import ttft_law
 
         return ttft_law(self._known)
 
@@ -77,7 +78,7 @@ class Aggregated:
 
     def itl_quantile(self, probability: float) -> float:
         """Gap between two tokens, over gaps [s]."""
-        from capplan.formulas.chunked_prefill_numeric import step_quantile
+        from capplan.formulas.chunked_prefill_latency import step_quantile
 
         return self._quantile(probability, lambda p: step_quantile(self._known, p))
 
