@@ -285,7 +285,8 @@ def _qwen3_mixture_layers(fields: ConfigFields, n_layers: int) -> list[bool]:
 
 def _deepseek_mixture_layers(fields: ConfigFields, n_layers: int) -> list[bool]:
     """The first ``first_k_dense_replace`` layers are dense, then every ``moe_layer_freq``-th is a mixture."""
-    first, step = fields.whole("first_k_dense_replace", least=0), fields.whole("moe_layer_freq")
+    first = fields.whole("first_k_dense_replace", least=0)
+    step = fields.whole("moe_layer_freq") if fields.has("moe_layer_freq") else fields.assume("moe_layer_freq", 1)
     return [layer >= first and layer % step == 0 for layer in range(n_layers)]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from capplan.errors import InputError, UnsupportedModelError
+
+_T = TypeVar("_T")
 
 _HARMLESS_NAMES = """
     _name_or_path activation_function architectures attention_dropout attn_implementation auto_map aux_loss_alpha
@@ -123,11 +125,16 @@ class ConfigFields:
         """A boolean; where the field is absent or null, the ``default`` of the class, noted as assumed."""
         value = self.value(name)
         if value is None:
-            self.assumed[self.prefix + name] = str(default).lower()
-            return default
+            return self.assume(name, default)
         if not isinstance(value, bool):
             raise self.error(name, f"{_shown(value)} must be true or false")
         return value
+
+    def assume(self, name: str, default: _T) -> _T:
+        """Take what the class of the family takes where the field is absent, and note it."""
+        self.ignore(name)
+        self.assumed[self.prefix + name] = str(default).lower()
+        return default
 
     def must_be(self, name: str, *allowed: Any) -> None:
         """Refuse a field that is there with another value than the ones that are modelled.

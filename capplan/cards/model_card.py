@@ -37,8 +37,9 @@ def load_model(name_or_path: str | Path) -> Model:
     """
     text = str(name_or_path)
     path = find_card("models", text) if text.lower() in card_names("models") else find_card("models", text, _aliases())
-    stamps = tuple(_stamp(place) for place in (path, path / "config.json", path.parent / "hf_quant_config.json"))
-    return _read(path, stamps)
+    file = path / "config.json" if path.is_dir() else path
+    side_cars = (file.parent / "hf_quant_config.json", file.with_suffix(".hf_quant_config.json"))
+    return _read(file, tuple(_stamp(place) for place in (file, *side_cars)))
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -51,8 +52,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 @lru_cache(maxsize=256)
-def _read(path: Path, _stamps: tuple[Any, ...]) -> Model:
-    file = path / "config.json" if path.is_dir() else path
+def _read(file: Path, _stamps: tuple[Any, ...]) -> Model:
     data = read_json(file)
     if "schema" in data:
         return model_from_card(data, str(file))

@@ -165,6 +165,12 @@ def test_without_shared_experts_or_prediction_layers():
     assert model.weight_bytes(mtp=True) == model.weight_bytes()
 
 
+def test_a_config_written_by_transformers_lacks_the_mixture_step():
+    model = import_config(config(DEEPSEEK, moe_layer_freq="absent"))
+    assert model.layers == load_model("deepseek-v3").layers
+    assert model.provenance["fields_assumed"] == {"moe_layer_freq": "1"}
+
+
 def wrapped(name, outer=(), inner=()):
     text = config(name, **dict(inner))
     return {"model_type": "any_vl", "architectures": ["AnyVL"], "text_config": text, **dict(outer)}
@@ -299,8 +305,33 @@ def test_a_side_car_says_how_weights_and_cache_are_stored(tmp_path):
         model = load_model(place)
         assert model.name == "llama-fp8"
         assert model.kv_dtype == "fp8"
+        assert model.file == str(folder / "config.json")
         # vLLM reports 67.72 GiB of weights for the 70B in fp8 (llm-d's sizing table).
         assert model.weight_bytes() / 2**30 == pytest.approx(67.72, abs=0.1)
+
+
+def test_an_edited_side_car_is_read_again(tmp_path):
+    shutil.copy(CONFIGS / f"{LLAMA}.json", tmp_path / "config.json")
+    side_car = tmp_path / "hf_quant_config.json"
+    for algorithm, expected in (("FP8", "fp8"), ("NVFP4", "nvfp4")):
+        side_car.write_text(json.dumps({"quantization": {"quant_algo": algorithm}}))
+        assert formats(load_model(tmp_path))["qkv"] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"quantization": {"quant_algo": "W4A8"}}', "quantization.quant_algo: 'W4A8': this algorithm is not modelled"),
+        ('{"producer": 1}', "quantization: is missing or no table"),
+        ("[", "is not valid JSON"),
+    ],
+)
+def test_a_side_car_that_is_not_understood(tmp_path, text, message):
+    shutil.copy(CONFIGS / f"{LLAMA}.json", tmp_path / "config.json")
+    (tmp_path / "hf_quant_config.json").write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
+        load_model(tmp_path)
+    assert str(caught.value).startswith(str(tmp_path / "hf_quant_config.json"))
 
 
 def test_a_float32_checkpoint_is_served_in_16_bits_and_says_so():
