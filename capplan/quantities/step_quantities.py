@@ -112,6 +112,13 @@ _PARTS: tuple[Quantity, ...] = (
         "capplan.formulas.collectives",
     ),
     Quantity(
+        "context_parallel_seconds",
+        "s",
+        "Queries gathered and outputs scattered under decode context parallelism.",
+        "layers * 2 * floor + bytes / all_reduce_bandwidth",
+        "capplan.formulas.collectives",
+    ),
+    Quantity(
         "pipeline_seconds",
         "s",
         "Hidden states handed from stage to stage.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from capplan.formulas import _ops
@@ -10,10 +11,10 @@ from capplan.formulas._ops import Value
 from capplan.formulas.collectives import exposed_communication_seconds
 from capplan.formulas.speculation import tokens_per_verify_step
 from capplan.quantities.chain import Chain
-from capplan.serving.kernel_plan import StepPlan
 from capplan.serving.links import link_bytes, time_shares
 from capplan.serving.passes import Derive, Parts, evaluate, pass_parts
 from capplan.serving.prepared import Prepared
+from capplan.serving.step_plan import StepPlan
 from capplan.serving.step_time import StepTime
 from capplan.serving.work import Work
 
@@ -59,7 +60,7 @@ def evaluate_step(prepared: Prepared, batch: Batch, chain: Chain | None) -> Step
         tokens=None if yielded is None else batch.sequences * yielded,
         tokens_per_step=yielded,
         gpus=prepared.plan.layout.gpus,
-        _account=lambda: _account(prepared, batch, parts),
+        _account=partial(_account, prepared, batch, parts),
     )
 
 

@@ -6,11 +6,11 @@ evaluated on it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from capplan.cards.engine import Engine
-from capplan.cards.hardware import Hardware, Kernels
+from capplan.cards.hardware import Hardware
 from capplan.cards.kv import KV_ELEMENT_BYTES, layer_kv_bytes_per_token
 from capplan.cards.model import Attention, FeedForward, LayerGroup, Matmul, Model
 from capplan.errors import InputError
@@ -19,6 +19,7 @@ from capplan.formulas.experts import ExpertTerm, expert_term
 from capplan.formulas.gemm import ACTIVATION_BYTES, GemmTerm, gemm_term
 from capplan.formulas.kv_cache import busiest_stage_share, kv_heads_per_rank
 from capplan.serving.layout import Layout
+from capplan.serving.step_plan import AttentionLayers, ExpertLayers, StepPlan, Traffic, group_of
 from capplan.serving.weights import expert_shards
 
 _Term = TypeVar("_Term")
@@ -28,102 +29,6 @@ ELEMENTWISE_KERNELS = 5
 
 SAMPLING_KERNELS = 4
 """Last norm, temperature, softmax, draw."""
-
-
-@dataclass(frozen=True)
-class AttentionLayers:
-    """Equal attention cores: how many, and the constants of their decode and prefill kernels."""
-
-    count: float
-    window: int | None
-    context_parallel: int
-    kv_bytes_per_token: float
-    flops_per_pair: float
-    floor_seconds: float
-    stream_bandwidth: float
-    flops_per_second: float
-    ramp_tokens: float
-    context_kv_bytes_per_token: float
-    context_flops_per_pair: float
-    context_floor_seconds: float
-    context_stream_bandwidth: float
-    context_flops_per_second: float
-    context_ramp_tokens: float
-
-
-@dataclass(frozen=True)
-class ExpertLayers:
-    """Equal layers of routed experts: how many, how they are spread, and the constants of their products."""
-
-    count: float
-    experts: int
-    """All experts of a layer, copies of busy ones included."""
-    top_k: int
-    ranks: int
-    shards: int
-    """GPUs that split one expert among them."""
-    terms: tuple[ExpertTerm, ...]
-    expert_bytes: float
-    row_bytes: float
-    dispatch_width: int
-    """Bytes of an element on its way to an expert."""
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """HBM bytes a pass moves besides the KV cache and the experts."""
-
-    weight_bytes: float
-    bytes_per_row: float
-    head_weight_bytes: float
-    head_bytes_per_row: float
-
-
-@dataclass(frozen=True)
-class Group:
-    """GPUs that exchange data: how many in one scale-up domain, and how many domains."""
-
-    gpus: int
-    nodes: int
-
-
-@dataclass(frozen=True)
-class StepPlan:
-    """One forward pass on the busiest GPU."""
-
-    layout: Layout
-    hardware: Hardware
-    hidden_size: int
-    layers: float
-    gemms: tuple[GemmTerm, ...]
-    latent_gemms: tuple[GemmTerm, ...]
-    """Products that expand the latents of MLA: in prefill also those of cached tokens."""
-    latent_split_gemms: tuple[GemmTerm, ...]
-    """The same as decode runs them, absorbed into query and output: two products, one floor more."""
-    attentions: tuple[AttentionLayers, ...]
-    states: tuple[GemmTerm, ...]
-    """Recurrent states read and written: streaming a sequence."""
-    mixtures: tuple[ExpertLayers, ...]
-    elementwise: GemmTerm
-    head: tuple[GemmTerm, ...]
-    sampling: GemmTerm
-    all_reduces: float
-    all_reduce_floor_seconds: float
-    all_reduce_floor_per_gpu_seconds: float
-    logits_bytes_per_row: float
-    engine_gap_seconds: float
-    engine_gap_per_sequence_seconds: float
-    traffic: Traffic
-    state_bytes: float
-    """Recurrent state of one sequence on this GPU, read and written."""
-    tensor_group: Group
-    expert_group: Group
-    stages_share_a_node: bool
-
-    @property
-    def kernels(self) -> Kernels:
-        """Kernel constants of the GPU."""
-        return self.hardware.kernels
 
 
 def build_plan(
@@ -181,37 +86,50 @@ class _Builder:
         """The finished plan."""
         for group in groups:
             self._add_group(group, group.count * self.stretch)
-        head, sampling = self._head()
-        kernels, engine = self.kernels, self.engine
-        floors = kernels if engine is None else engine
-        gaps = self._engine_gaps(layers)
-        small = kernels.elementwise_floor_seconds * self.small_kernels
+        layout, hardware = self.layout, self.hardware
         return StepPlan(
-            layout=self.layout,
-            hardware=self.hardware,
+            layout=layout,
+            hardware=hardware,
             hidden_size=self.model.hidden_size,
             layers=layers,
-            gemms=_counted(self.gemms),
-            latent_gemms=_counted(self.latent),
-            latent_split_gemms=_counted(self.latent_split),
-            attentions=tuple(replace(term, count=count) for term, count in self.attentions.items()),
-            states=_counted(self.states),
-            mixtures=tuple(replace(term, count=count) for term, count in self.mixtures.items()),
-            elementwise=(1, small, 0.0, self.small_row_bytes / kernels.gemm_stream_bandwidth, 0.0),
-            head=(head,),
-            sampling=sampling,
             all_reduces=self.all_reduces,
-            all_reduce_floor_seconds=floors.all_reduce_floor_seconds,
-            all_reduce_floor_per_gpu_seconds=floors.all_reduce_floor_per_gpu_seconds,
             logits_bytes_per_row=float(ACTIVATION_BYTES * self.model.vocab_size),
-            engine_gap_seconds=gaps[0],
-            engine_gap_per_sequence_seconds=gaps[1],
             traffic=self._traffic(),
             state_bytes=self.state_bytes,
-            tensor_group=group_of(self.layout.tp, self.hardware),
-            expert_group=group_of(self.layout.tp * self.layout.dp, self.hardware),
-            stages_share_a_node=self.layout.gpus <= self.hardware.scale_up.gpus,
+            tensor_group=group_of(layout.tp, hardware),
+            expert_group=group_of(layout.tp * layout.dp, hardware),
+            stages_share_a_node=layout.gpus <= hardware.scale_up.gpus,
+            **self._kernels(),
+            **self._floors(layers),
         )
+
+    def _kernels(self) -> dict[str, Any]:
+        """The kernels gathered so far."""
+        head, sampling = self._head()
+        floor = self.kernels.elementwise_floor_seconds * self.small_kernels
+        streamed = self.small_row_bytes / self.kernels.gemm_stream_bandwidth
+        return {
+            "gemms": _counted(self.gemms),
+            "latent_gemms": _counted(self.latent),
+            "latent_split_gemms": _counted(self.latent_split),
+            "attentions": tuple(replace(term, count=count) for term, count in self.attentions.items()),
+            "states": _counted(self.states),
+            "mixtures": tuple(replace(term, count=count) for term, count in self.mixtures.items()),
+            "elementwise": (1, floor, 0.0, streamed, 0.0),
+            "head": (head,),
+            "sampling": sampling,
+        }
+
+    def _floors(self, layers: float) -> dict[str, float]:
+        """Start-up of collectives and gaps, those of the engine if there is one."""
+        floors = self.kernels if self.engine is None else self.engine
+        gap, sequence_gap = self._engine_gaps(layers)
+        return {
+            "all_reduce_floor_seconds": floors.all_reduce_floor_seconds,
+            "all_reduce_floor_per_gpu_seconds": floors.all_reduce_floor_per_gpu_seconds,
+            "engine_gap_seconds": gap,
+            "engine_gap_per_sequence_seconds": sequence_gap,
+        }
 
     def _add_group(self, group: LayerGroup, count: float) -> None:
         kernels = float(ELEMENTWISE_KERNELS)
@@ -269,33 +187,46 @@ class _Builder:
         return quantisers
 
     def _attention_layers(self, attention: Attention) -> AttentionLayers:
-        kernels, layout = self.kernels, self.layout
-        heads = _heads(attention, layout.tp)
-        latent = attention.kind == "mla"
-        key, value = attention.head_dim, attention.value_head_dim
-        decode_key = attention.kv_lora_rank + attention.qk_rope_head_dim if latent else key
-        narrow = KV_ELEMENT_BYTES.get(self.kv_dtype, 1) < 2
-        kv_heads = kv_heads_per_rank(attention.n_kv_heads, layout.tp)
-        context_flops = kernels.context_attention_flops * kernels.sustained_share
+        layout = self.layout
         return AttentionLayers(
             count=1.0,
             window=attention.window,
             context_parallel=layout.dcp,
             kv_bytes_per_token=layer_kv_bytes_per_token(attention, self.kv_dtype, tensor_parallel=layout.tp),
-            flops_per_pair=attention_flops_per_pair(
-                heads * layout.dcp, decode_key, attention.kv_lora_rank if latent else value
-            ),
-            floor_seconds=kernels.mla_floor_seconds if latent else kernels.attention_floor_seconds,
-            stream_bandwidth=kernels.attention_stream_bandwidth_fp8 if narrow else kernels.attention_stream_bandwidth,
-            flops_per_second=kernels.mla_decode_flops if latent else context_flops,
-            ramp_tokens=kernels.attention_ramp_tokens,
-            context_kv_bytes_per_token=ACTIVATION_BYTES * kv_heads * (key + value),
-            context_flops_per_pair=attention_flops_per_pair(heads, key, value),
-            context_floor_seconds=kernels.context_attention_floor_seconds,
-            context_stream_bandwidth=kernels.attention_stream_bandwidth,
-            context_flops_per_second=context_flops,
-            context_ramp_tokens=kernels.context_attention_ramp_tokens,
+            ramp_tokens=self.kernels.attention_ramp_tokens,
+            **self._decode_attention(attention),
+            **self._context_attention(attention),
         )
+
+    def _decode_attention(self, attention: Attention) -> dict[str, float]:
+        """Constants of the decode kernel; with decode context parallelism it sees the heads of all its ranks."""
+        kernels, ways, latent = self.kernels, self.layout.dcp, attention.kind == "mla"
+        heads = _heads(attention, self.layout.tp) * ways
+        key = attention.kv_lora_rank + attention.qk_rope_head_dim if latent else attention.head_dim
+        value = attention.kv_lora_rank if latent else attention.value_head_dim
+        suffix = "_fp8" if KV_ELEMENT_BYTES.get(self.kv_dtype, 1) < 2 else ""
+        context_flops = kernels.context_attention_flops * kernels.sustained_share
+        return {
+            "flops_per_pair": attention_flops_per_pair(heads, key, value),
+            "exchange_bytes_per_row": ACTIVATION_BYTES * heads * (key + value) * (ways - 1) / ways,
+            "floor_seconds": kernels.mla_floor_seconds if latent else kernels.attention_floor_seconds,
+            "stream_bandwidth": getattr(kernels, f"attention_stream_bandwidth{suffix}"),
+            "flops_per_second": kernels.mla_decode_flops if latent else context_flops,
+        }
+
+    def _context_attention(self, attention: Attention) -> dict[str, float]:
+        """Constants of the prefill kernel, which sees latents expanded to heads."""
+        kernels, ways = self.kernels, self.layout.tp
+        key, value = attention.head_dim, attention.value_head_dim
+        width = kv_heads_per_rank(attention.n_kv_heads, ways) * (key + value)
+        return {
+            "context_kv_bytes_per_token": ACTIVATION_BYTES * width,
+            "context_flops_per_pair": attention_flops_per_pair(_heads(attention, ways), key, value),
+            "context_floor_seconds": kernels.context_attention_floor_seconds,
+            "context_stream_bandwidth": kernels.attention_stream_bandwidth,
+            "context_flops_per_second": kernels.context_attention_flops * kernels.sustained_share,
+            "context_ramp_tokens": kernels.context_attention_ramp_tokens,
+        }
 
     def _add_state(self, state_bytes: float, count: float) -> None:
         moved = 2 * state_bytes / self.layout.tp
@@ -315,15 +246,15 @@ class _Builder:
 
     def _add_mixture(self, feed_forward: FeedForward, count: float) -> None:
         layout = self.layout
-        ranks = layout.expert_parallel(mixture=True)
-        shards = expert_shards(layout)
-        if ranks > feed_forward.n_experts + layout.redundant_experts:
-            raise InputError(f"{ranks} exceeds the experts of a layer, copies included", key="layout.ep")
+        ranks, shards = layout.expert_parallel(mixture=True), expert_shards(layout)
+        copies = feed_forward.n_experts + layout.redundant_experts
+        if ranks > copies:
+            raise InputError(f"{ranks} exceeds the {copies} experts of a layer, copies included", key="layout.ep")
         matrices = [(m, *sharded(m, shards)) for m in feed_forward.expert_matmuls]
         terms = tuple(self._expert(m, inputs, outputs, len(matrices)) for m, inputs, outputs in matrices)
         layers = ExpertLayers(
             count=1.0,
-            experts=feed_forward.n_experts + layout.redundant_experts,
+            experts=copies,
             top_k=feed_forward.top_k,
             ranks=ranks,
             shards=shards,
@@ -333,10 +264,10 @@ class _Builder:
             dispatch_width=max(ACTIVATION_BYTES if m.format.compute == "bf16" else 1 for m, _, _ in matrices),
         )
         _add(self.mixtures, layers, count)
-        rows_per_token = feed_forward.top_k * layout.dp / ranks
+        # Every token-expert pair is copied to its expert, activated, and added up again.
+        pairs_per_token = feed_forward.top_k * layout.dp / ranks
         inner = sum(1.5 * outputs for m, _, outputs in matrices if m.shard == "column")
-        copied = rows_per_token * ACTIVATION_BYTES * (3 * self.model.hidden_size + inner)
-        self.small_row_bytes += count * copied
+        self.small_row_bytes += count * pairs_per_token * ACTIVATION_BYTES * (3 * self.model.hidden_size + inner)
 
     def _expert(self, matmul: Matmul, inputs: float, outputs: float, kinds: int) -> ExpertTerm:
         kernels = self.kernels
@@ -391,12 +322,6 @@ def sharded(matmul: Matmul, ways: int, attention: Attention | None = None) -> tu
         queries = matmul.outputs - attention.n_kv_heads * width
         return matmul.inputs, queries / ways + kv_heads_per_rank(attention.n_kv_heads, ways) * width
     return matmul.inputs, matmul.outputs
-
-
-def group_of(gpus: int, hardware: Hardware) -> Group:
-    """A group of that many GPUs over as few scale-up domains as hold it."""
-    nodes = -(-gpus // hardware.scale_up.gpus)
-    return Group(gpus // nodes if gpus % nodes == 0 else hardware.scale_up.gpus, nodes)
 
 
 def _heads(attention: Attention, ways: int) -> int:

@@ -10,7 +10,7 @@ from capplan.formulas._ops import Value
 from capplan.formulas.attention_time import causal_pairs
 from capplan.formulas.gemm import ACTIVATION_BYTES, GemmTerm
 from capplan.formulas.kv_cache import held_tokens
-from capplan.serving.kernel_plan import AttentionLayers, ExpertLayers, StepPlan
+from capplan.serving.step_plan import AttentionLayers, ExpertLayers, StepPlan
 from capplan.serving.work import Work
 
 Kernel = tuple[Value, Value, Value, Value]
@@ -101,6 +101,11 @@ def kv_written_bytes(plan: StepPlan, work: Work) -> Value:
     return sum(layer.count * layer.kv_bytes_per_token / layer.context_parallel for layer in plan.attentions) * work.rows
 
 
+def context_parallel_bytes(plan: StepPlan, work: Work) -> Value:
+    """Queries and outputs one GPU sends in a pass under decode context parallelism [B]."""
+    return sum(layer.count * layer.exchange_bytes_per_row for layer in plan.attentions) * work.rows
+
+
 def mixture_load(layers: ExpertLayers, work: Work) -> tuple[Value, Value]:
     """Token-expert pairs and distinct experts on the busiest expert-parallel rank."""
     rows = experts.busiest_rank_rows(work.all_tokens * layers.top_k, layers.experts, layers.ranks, work.skew)
@@ -117,6 +122,8 @@ def _network_bytes(plan: StepPlan, work: Work) -> tuple[Value, Value]:
         near = plan.all_reduces * collectives.all_reduce_bytes(message, group.gpus) + gather["intranode_bytes"]
         far = plan.all_reduces * collectives.all_reduce_bytes(message / group.gpus, group.nodes)
         far = far + gather["internode_bytes"]
+    if plan.layout.dcp > 1 and not work.prefill:
+        near = near + context_parallel_bytes(plan, work)
     if plan.layout.pp > 1:
         send = stage_send(plan, work)
         near, far = near + send["intranode_bytes"], far + send["internode_bytes"]

@@ -11,7 +11,7 @@ from capplan.formulas.attention_time import context_attention_seconds, decode_at
 from capplan.formulas.gemm import ACTIVATION_BYTES, gemms_seconds
 from capplan.formulas.kv_cache import held_tokens
 from capplan.serving import links
-from capplan.serving.kernel_plan import AttentionLayers, ExpertLayers, StepPlan
+from capplan.serving.step_plan import AttentionLayers, ExpertLayers, StepPlan
 from capplan.serving.work import Work
 
 Derive = Callable[..., Any]
@@ -40,6 +40,8 @@ def pass_parts(plan: StepPlan, work: Work, derive: Derive) -> tuple[Parts, Parts
         add_mixtures(plan, work, derive, compute, exchange)
     if plan.layout.tp > 1:
         add_tensor_parallel(plan, work, derive, exchange)
+    if plan.layout.dcp > 1 and not work.prefill:
+        exchange["context_parallel_seconds"] = context_parallel_part(plan, work, derive)
     if plan.layout.pp > 1:
         exchange["pipeline_seconds"] = pipeline_part(plan, work, derive)
     return compute, exchange
@@ -223,6 +225,20 @@ def add_tensor_parallel(plan: StepPlan, work: Work, derive: Derive, exchange: Pa
     )
     exchange["logits_gather_seconds"] = derive("logits_gather_seconds", collectives.exchange_seconds,
                                                **links.logits_gather(plan, work))  # fmt: skip
+
+
+def context_parallel_part(plan: StepPlan, work: Work, derive: Derive) -> Value:
+    """Queries gathered before, and outputs scattered after, attention whose cache is spread over ranks."""
+    start = plan.all_reduce_floor_seconds + plan.all_reduce_floor_per_gpu_seconds * plan.layout.dcp
+    return derive(
+        "context_parallel_seconds",
+        collectives.exchange_seconds,
+        intranode_bytes=links.context_parallel_bytes(plan, work),
+        internode_bytes=0.0 * work.rows,
+        intranode_bandwidth=plan.kernels.all_reduce_bandwidth,
+        internode_bandwidth=plan.kernels.internode_bandwidth,
+        floor_seconds=2 * start * sum(layer.count for layer in plan.attentions),
+    )
 
 
 def pipeline_part(plan: StepPlan, work: Work, derive: Derive) -> Value:

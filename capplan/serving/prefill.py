@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from capplan.cards.engine import Engine
@@ -12,10 +13,10 @@ from capplan.formulas import _ops
 from capplan.formulas._ops import Value
 from capplan.quantities.chain import Chain
 from capplan.serving.evaluation import account, add_engine_gap, layered_parts, total_seconds
-from capplan.serving.kernel_plan import StepPlan
 from capplan.serving.layout import Layout
 from capplan.serving.passes import Derive, Parts, evaluate
 from capplan.serving.prepared import Prepared, prepare
+from capplan.serving.step_plan import StepPlan
 from capplan.serving.step_time import StepTime, check_drafts, check_number, refuse_unknown
 from capplan.serving.work import Work
 
@@ -99,7 +100,7 @@ def _answer(prepared: Prepared, work: Work, overlap: bool, drafts: bool, chain: 
         tokens=work.all_tokens,
         tokens_per_step=None,
         gpus=prepared.plan.layout.gpus,
-        _account=lambda: account(passes, overlap, parts),
+        _account=partial(account, passes, overlap, parts),
     )
 
 

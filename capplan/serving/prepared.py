@@ -12,11 +12,12 @@ from capplan.cards.hardware import Hardware, Kernels
 from capplan.cards.model import Model
 from capplan.errors import InputError
 from capplan.quantities.chain import Chain
-from capplan.serving.kernel_plan import StepPlan, build_plan
+from capplan.serving.kernel_plan import build_plan
 from capplan.serving.layout import Layout
+from capplan.serving.step_plan import StepPlan
 
 _KEPT = 256
-_KERNELS = tuple(constant.name for constant in fields(Kernels))
+_KERNELS = frozenset(constant.name for constant in fields(Kernels))
 
 
 @dataclass(frozen=True)
@@ -98,18 +99,17 @@ def _engine(engine: Engine | str | None) -> Engine | None:
 
 def _with_overrides(hardware: Hardware, chain: Chain) -> Hardware:
     """The GPU with the kernel constants of the chain, which records where each comes from."""
-    values = (
-        {name: chain.given(name, getattr(hardware.kernels, name), *_source(hardware, name)) for name in _KERNELS}
-        if chain.record or chain.overrides.keys() & set(_KERNELS)
-        else {}
-    )
-    changed = {name: value for name, value in values.items() if value != getattr(hardware.kernels, name)}
-    return _replaced(hardware, tuple(sorted(changed.items()))) if changed else hardware
-
-
-def _source(hardware: Hardware, name: str) -> tuple[str]:
-    number = hardware.sources.get(f"kernels.{name}")
-    return (number.source if number is not None else f"hardware card {hardware.name}",)
+    if not chain.record and _KERNELS.isdisjoint(chain.overrides):
+        return hardware
+    changed = {}
+    for name in sorted(_KERNELS):
+        own = getattr(hardware.kernels, name)
+        number = hardware.sources.get(f"kernels.{name}")
+        source = f"hardware card {hardware.name}" if number is None else number.source
+        value = chain.given(name, own, source, assumed=number is not None and number.kind == "assumed")
+        if value != own:
+            changed[name] = value
+    return _replaced(hardware, tuple(changed.items())) if changed else hardware
 
 
 @lru_cache(maxsize=64)

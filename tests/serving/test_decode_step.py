@@ -1,5 +1,6 @@
 """Decode steps: properties that must hold whatever the constants, options, and what bad input gets."""
 
+import pickle
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -199,6 +200,20 @@ def test_pipeline_stages_keep_the_weights_read_by_each_micro_batch():
     assert staged.parts["pipeline_seconds"] > 0
     assert staged.parts["attention_seconds"] < whole.parts["attention_seconds"]
     assert staged.parts["linear_seconds"] == pytest.approx(whole.parts["linear_seconds"], rel=0.05)
+
+
+def test_decode_context_parallelism_reads_less_and_exchanges_more():
+    whole, split = (decode_step(DEEPSEEK, H200, Layout(tp=8, dcp=dcp), 64, 65536) for dcp in (1, 8))
+    assert split.parts["context_parallel_seconds"] > 0
+    assert split.links["nvlink"] > whole.links["nvlink"]
+    assert split.links["hbm"] < whole.links["hbm"]
+    assert split.parts["attention_seconds"] < whole.parts["attention_seconds"]
+
+
+def test_answers_can_be_pickled():
+    step = decode_step(LLAMA, H200, Layout(), 64, 8192)
+    again = pickle.loads(pickle.dumps(step))
+    assert (again.seconds, again.limit, again.links) == (step.seconds, step.limit, step.links)
 
 
 def test_override_of_a_part_and_of_a_constant():
