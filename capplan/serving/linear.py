@@ -73,19 +73,22 @@ def linear_step(
     (28.8, True)
     """
     step = _StepOfRank(model, hardware, layout, options)
-    n, s = (
-        float(check_number(batch_per_rank, "batch_per_rank", above=True)),
-        float(batch_per_rank) * float(check_number(context, "context", above=True)),
-    )
-    at = step(n, s)
-    c = max(step(n, 2 * s) - step(n, s / 2), 0.0) / (1.5 * s)
-    e = max(step(2 * n, s) - step(n / 2, s), 0.0) / (1.5 * n)
-    c = min(c, at / s)
-    e = min(e, (at - c * s) / n)
-    a = at - e * n - c * s
-    points = [(n * i, s * j) for i in (0.5, 1.0, 2.0) for j in (0.5, 1.0, 2.0)]
-    error = max(abs((a + e * x + c * y) / step(x, y) - 1) for x, y in points)
+    n = float(check_number(batch_per_rank, "batch_per_rank", above=True))
+    s = n * float(check_number(context, "context", above=True))
+    # The operating point comes last, so that a chain keeps its quantities.
+    factors = [(i, j) for i in (0.5, 1.0, 2.0) for j in (0.5, 1.0, 2.0) if (i, j) != (1.0, 1.0)]
+    seconds = {(i, j): step(i * n, j * s) for i, j in [*factors, (1.0, 1.0)]}
+    a, e, c = _secants(n, s, seconds)
+    error = max(abs((a + e * i * n + c * j * s) / seconds[i, j] - 1) for i, j in factors)
     return LinearStep(a, e, c, error)
+
+
+def _secants(n: float, s: float, seconds: dict[tuple[float, float], float]) -> tuple[float, float, float]:
+    """Constant and slopes through the operating point, none of them below zero."""
+    at = seconds[1.0, 1.0]
+    c = min(max(seconds[1.0, 2.0] - seconds[1.0, 0.5], 0.0) / (1.5 * s), at / s)
+    e = min(max(seconds[2.0, 1.0] - seconds[0.5, 1.0], 0.0) / (1.5 * n), (at - c * s) / n)
+    return max(at - e * n - c * s, 0.0), e, c
 
 
 class _StepOfRank:

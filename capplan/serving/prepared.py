@@ -49,7 +49,7 @@ def prepare(
     InputError : an argument of another type; a format, cache type or engine nobody knows
     """
     if chain is not None:
-        hardware = _with_overrides(hardware, chain)
+        hardware = _with_overrides(model, hardware, layout, chain)
     key = (id(model), id(hardware), layout, weight_dtype, kv_dtype, engine if type(engine) is str else id(engine))
     found = _plans.get(key)
     if found is None:
@@ -97,12 +97,15 @@ def _engine(engine: Engine | str | None) -> Engine | None:
     return None if engine.name == "none" else engine
 
 
-def _with_overrides(hardware: Hardware, chain: Chain) -> Hardware:
-    """The GPU with the kernel constants of the chain, which records where each comes from."""
+def _with_overrides(model: Model, hardware: Hardware, layout: Layout, chain: Chain) -> Hardware:
+    """The GPU with the kernel constants of the chain, which records those in use and where each comes from."""
     if not chain.record and _KERNELS.isdisjoint(chain.overrides):
         return hardware
+    _check_types(model, hardware, layout)
     changed = {}
     for name in sorted(_KERNELS):
+        if not _in_use(name, model, hardware, layout):
+            continue
         own = getattr(hardware.kernels, name)
         number = hardware.sources.get(f"kernels.{name}")
         source = f"hardware card {hardware.name}" if number is None else number.source
@@ -110,6 +113,22 @@ def _with_overrides(hardware: Hardware, chain: Chain) -> Hardware:
         if value != own:
             changed[name] = value
     return _replaced(hardware, tuple(changed.items())) if changed else hardware
+
+
+def _in_use(name: str, model: Model, hardware: Hardware, layout: Layout) -> bool:
+    """Whether a kernel constant can matter: nobody wants to read what an unused one assumes."""
+    kinds = {group.attention.kind for group in model.layers if group.attention is not None}
+    stem = name.split("_")[0]
+    if stem in ("mla", "moe", "dispatch", "exchange", "internode", "all"):
+        return {
+            "mla": "mla" in kinds,
+            "moe": model.is_mixture,
+            "dispatch": model.is_mixture and layout.dp > 1,
+            "exchange": model.is_mixture and layout.dp > 1,
+            "internode": layout.gpus > hardware.scale_up.gpus,
+            "all": layout.tp > 1 or layout.pp > 1,
+        }[stem]
+    return name != "attention_floor_seconds" or "gqa" in kinds
 
 
 @lru_cache(maxsize=64)

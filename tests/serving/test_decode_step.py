@@ -231,6 +231,15 @@ def test_override_of_a_part_and_of_a_constant():
     )
 
 
+def test_chain_lists_only_constants_in_use():
+    dense, mixture = Chain(record=True), Chain(record=True)
+    decode_step(LLAMA, H800, Layout(), 64, 8192, chain=dense)
+    decode_step(DEEPSEEK, H800, Layout(dp=32), 512, 4096, chain=mixture)
+    assert not {"mla_decode_flops", "moe_flops_fp8", "all_reduce_bandwidth", "internode_bandwidth"} & dense.links.keys()
+    assert {"mla_decode_flops", "moe_flops_fp8", "dispatch_bandwidth", "internode_bandwidth"} <= mixture.links.keys()
+    assert "mla_floor_seconds" in mixture.assumptions()
+
+
 @pytest.mark.parametrize(
     ("changed", "key"),
     [
