@@ -108,7 +108,7 @@ class Histogram(LengthLaw):
     max : cut, as for every law [token]
 
     >>> Histogram([0, 100, 300], [0.5, 0.5]).mean
-    125.005
+    125.0025
     """
 
     edges: tuple[float, ...]
