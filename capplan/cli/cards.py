@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -56,7 +56,7 @@ def _shower(kind: str) -> Callable[..., None]:
     return show
 
 
-def _load(kind: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _load(kind: str, name: str) -> tuple[dict[str, Any], Mapping[str, Any]]:
     if kind == "models":
         return _model(name)
     if kind == "hardware":
@@ -75,7 +75,7 @@ def _load(kind: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return workload.summary(), workload.sources
 
 
-def _model(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _model(name: str) -> tuple[dict[str, Any], Mapping[str, Any]]:
     from capplan.cards.kv import attention_summary, kv_bytes_per_token
     from capplan.cards.model_card import load_model
 

@@ -41,7 +41,7 @@ def fit(
     length = o.tokens(context, "--context")
     chain = o.chain_of(settings, record=explain)
     layout = o.layout_of(tp, pp, dp, ep, dcp, redundant_experts)
-    dtypes = {"weight_dtype": weight_dtype, "kv_dtype": kv_dtype}
+    dtypes: dict[str, Any] = {"weight_dtype": weight_dtype, "kv_dtype": kv_dtype}
     budget = memory(load_model(model), load_hardware(gpu), layout, engine, chain=chain, **dtypes)
     if explain:
         from capplan.tracing.explain import render

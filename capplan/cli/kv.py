@@ -62,15 +62,13 @@ def _row(record: dict[str, Any]) -> list[str]:
     return cells + ([f"{record['max_sequences']:,.0f}"] if "max_sequences" in record else [])
 
 
-def _max_sequences(
-    name: str, gpu: str, tp: int, dp: int, engine: str, length: float, kv_dtype: str | None
-) -> float:
+def _max_sequences(name: str, gpu: str, tp: int, dp: int, engine: str, length: float, kv_dtype: str | None) -> float:
     from capplan.cards.hardware_card import load_hardware
     from capplan.cards.model_card import load_model
     from capplan.serving.memory import memory
 
     budget = memory(load_model(name), load_hardware(gpu), o.layout_of(tp, 1, dp, None, 1), engine, kv_dtype=kv_dtype)
-    return budget.instance.max_sequences(length)
+    return float(budget.instance.max_sequences(length))
 
 
 register = o.register_all(("kv", kv))

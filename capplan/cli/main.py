@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-import click
 import typer
 
 from capplan.cli import cards, explain, fit, kv, plan, prefill, step
 from capplan.errors import InputError
 
 EXIT_BAD_INPUT = 2
+UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
+"""Base of what typer raises for a wrong command line (its own copy of click's ``ClickException``)."""
 
 app = typer.Typer(
     name="capplan",
@@ -35,9 +36,9 @@ def main(arguments: list[str]) -> int:
         result = app(args=arguments, prog_name="capplan", standalone_mode=False)
     except InputError as error:
         return _complain(str(error))
-    except click.ClickException as error:
-        return _complain(error.format_message())
-    except (click.Abort, KeyboardInterrupt):
+    except UsageProblem as error:
+        return _complain(error.format_message())  # type: ignore[attr-defined]
+    except (typer.Abort, KeyboardInterrupt):
         return _complain("stopped")
     except BrokenPipeError:
         return 0

@@ -22,7 +22,7 @@ EpOption = Annotated[int | None, typer.Option("--ep", help="GPUs the experts are
 DcpOption = Annotated[int, typer.Option("--dcp", help="Decode context parallelism.")]
 RedundantOption = Annotated[int, typer.Option("--redundant-experts", help="Copies of busy experts.")]
 KvDtypeOption = Annotated[str | None, typer.Option("--kv-dtype", help="bf16, fp8, fp8_ds_mla, ...")]
-WeightDtypeOption = Annotated[str | None, typer.Option("--weight-dtype", help="bf16, fp8, ...; the checkpoint's if not given.")]
+WeightDtypeOption = Annotated[str | None, typer.Option("--weight-dtype", help="bf16, fp8, ...; else the checkpoint's.")]
 EngineOption = Annotated[str, typer.Option("--engine", help="Engine card, or none for bare kernels.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override a named quantity: kv_pool_gib=24.")]
 OverlapFlag = Annotated[bool, typer.Option("--overlap", help="Two micro-batches hide communication.")]

@@ -14,21 +14,27 @@ EXIT_INFEASIBLE = 3
 
 def plan(
     context: typer.Context,
-    scenario: Annotated[str | None, typer.Argument(help="Scenario file, TOML or JSON.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Any key: slo.tpot_p99=30ms.")] = None,
     explain: ExplainFlag = False,
     json_: JsonFlag = False,
     shape: FormatOption = Format.table,
 ) -> int:
-    """Size the pools of a scenario. Every scenario key is a flag too: --model r1 --gpu h800 --rate 20/s ..."""
+    """Size the pools of a scenario: capplan plan SCENARIO.toml [--KEY VALUE ...].
+
+    Every scenario key is a flag, with or without a file: --model r1 --gpu h800 --workload reasoning-r1-production
+    --rate 20/s --tpot-p99 50ms --ttft-p99 6s. Exit code 3 where no plan meets the targets.
+    """
     from capplan.planning.plan import plan as make_plan
     from capplan.planning.scenario import parse_setting
 
-    overrides = dict(parse_setting(setting) for setting in settings or [])
-    overrides |= _flags(context.args)
-    answer = make_plan({} if scenario is None else scenario, **overrides)
+    file, overrides = _arguments(context.args)
+    overrides |= dict(parse_setting(setting) for setting in settings or [])
+    answer = make_plan({} if file is None else file, **overrides)
     if explain:
-        typer.echo(answer.explain() + "\n")
+        from capplan.tracing.explain import render
+
+        for role, chain in answer.chains().items():
+            typer.echo(f"== {role} pool\n{render(chain)}\n")
     if json_ or shape in (Format.json, Format.csv):
         emit(answer.to_dict(), [], [], json_flag=json_, shape=shape)
     elif shape is Format.md:
@@ -38,27 +44,27 @@ def plan(
     return 0 if answer.feasible else EXIT_INFEASIBLE
 
 
-def _flags(arguments: list[str]) -> dict[str, Any]:
-    """``--tpot-p99 30ms`` and ``--tpot-p99=30ms`` as scenario keys."""
+def _arguments(arguments: list[str]) -> tuple[str | None, dict[str, Any]]:
+    """The scenario file, and ``--tpot-p99 30ms`` or ``--tpot-p99=30ms`` as scenario keys."""
     from capplan.planning.scenario import full_key, parse_value
 
+    file: str | None = None
     flags: dict[str, Any] = {}
     remaining = list(arguments)
     while remaining:
-        flag = remaining.pop(0)
-        if not flag.startswith("--"):
-            raise InputError(f"{flag[:80]!r} is no flag; one scenario file is enough")
-        name, equals, value = flag[2:].partition("=")
-        if not equals:
-            if not remaining:
-                raise InputError("needs a value", key=flag[:80])
-            value = remaining.pop(0)
-        flags[full_key(name.replace("-", "_"))] = parse_value(value)
-    return flags
+        word = remaining.pop(0)
+        if not word.startswith("--"):
+            if file is not None:
+                raise InputError(f"one scenario file is enough; {word[:80]!r} is a second one")
+            file = word
+            continue
+        name, equals, value = word[2:].partition("=")
+        if not equals and not remaining:
+            raise InputError("needs a value", key=word[:80])
+        flags[full_key(name.replace("-", "_"))] = parse_value(value if equals else remaining.pop(0))
+    return file, flags
 
 
 def register(app: typer.Typer) -> None:
     """Add the command; flags it does not know are scenario keys."""
     app.command("plan", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(plan)
-
-

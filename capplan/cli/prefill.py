@@ -46,7 +46,7 @@ def prefill(
     kwargs: dict[str, Any] = {"cached": o.tokens(cached, "--cached", positive=False), "prompts": prompts}
     kwargs |= {"weight_dtype": weight_dtype, "kv_dtype": kv_dtype, "engine": engine, "overlap": overlap, "skew": skew}
     result = prefill_time(load_model(model), load_hardware(gpu), layout, new, chain=chain, **kwargs)
-    rate = new * prompts / result.seconds / layout.gpus
+    rate = result.tokens_per_second_per_gpu
     show(result, rate, "prompt tokens/s/GPU", chain, explain=explain, json_flag=json_, shape=shape)
 
 

@@ -12,7 +12,7 @@ from capplan.errors import InputError
 
 if TYPE_CHECKING:
     from capplan.quantities.chain import Chain
-    from capplan.serving.step import StepTime
+    from capplan.serving.step_time import StepTime
 
 
 def step(
@@ -51,12 +51,12 @@ def step(
     kwargs: dict[str, Any] = {"weight_dtype": weight_dtype, "kv_dtype": kv_dtype, "engine": engine, "overlap": overlap}
     kwargs |= {"mtp": mtp, "acceptance": acceptance, "skew": skew, "chain": chain}
     result = decode_step(load_model(model), load_hardware(gpu), layout, batch, length, **kwargs)
-    rate = batch * result.tokens_per_step / result.seconds / layout.gpus
+    rate = result.tokens_per_second_per_gpu
     show(result, rate, "tokens/s/GPU", chain, explain=explain, json_flag=json_, shape=shape)
 
 
 def show(
-    result: StepTime, rate: float, rate_name: str, chain: Chain, *, explain: bool, json_flag: bool, shape: Format
+    result: StepTime, rate: float | None, rate_name: str, chain: Chain, *, explain: bool, json_flag: bool, shape: Format
 ) -> None:
     """Print a step or a prefill."""
     from capplan.quantities.units import format_bytes, format_seconds
@@ -73,7 +73,7 @@ def show(
         "tokens_per_second_per_gpu": rate,
     }
     rows = [["time", format_seconds(result.seconds), ""], ["limited by", result.limit, ""]]
-    rows += [[rate_name, f"{rate:,.4g}", ""]]
+    rows += [[rate_name, "unknown without --acceptance" if rate is None else f"{rate:,.4g}", ""]]
     total = sum(result.parts.values())
     rows += [[name, format_seconds(value), f"{value / total:.1%}"] for name, value in result.parts.items() if value > 0]
     rows += [[f"{link} bytes", format_bytes(size), ""] for link, size in result.links.items() if size > 0]

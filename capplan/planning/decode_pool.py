@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from capplan.formulas.overflow import overflow_probability, random_count_demand, safe_cap
 from capplan.planning.operating_point import linearised
 from capplan.planning.problem import Problem
+from capplan.quantities.chain import Chain
 from capplan.serving.layout import Layout
 from capplan.serving.memory import MemoryBudget, memory
 from capplan.serving.stationary import Stationary, concurrency
 
-from capplan.quantities.chain import Chain
-
 if TYPE_CHECKING:
     from capplan.cards.workload import Workload
+
 
 @dataclass(frozen=True)
 class KvUse:
@@ -74,7 +74,7 @@ def evaluate(
     coefficients = linearised(problem, layout, rank_rate)
     if coefficients is None:
         return None
-    stationary = _stationary(problem, coefficients, rank_rate, instances * layout.dp, chain)
+    stationary = stationary_batch(problem, coefficients, rank_rate, instances * layout.dp, chain)
     if not stationary.stable:
         return None
     budget = pool_memory(problem, layout)
@@ -103,9 +103,10 @@ def _memory(problem: Problem, layout: Layout, chain: Chain) -> MemoryBudget:
     )
 
 
-def _stationary(
+def stationary_batch(
     problem: Problem, coefficients: tuple[float, float, float], rank_rate: float, ranks: int, chain: Chain
 ) -> Stationary:
+    """The stationary batch of one rank for a token time T = a + e N + c S."""
     section = problem.scenario
     return concurrency(
         problem.workload,
@@ -153,4 +154,4 @@ def batch_cap(problem: Problem, budget: MemoryBudget, stationary: Stationary) ->
         return problem.scenario.serving.max_num_seqs
     capacity = capacity_tokens(problem, budget)
     safe = safe_cap(capacity, *running_size_moments(problem.workload), problem.scenario.slo.kv_overflow)
-    return max(safe, math.ceil(stationary.quantile(0.999)))
+    return max(safe, math.ceil(float(stationary.quantile(0.999))))

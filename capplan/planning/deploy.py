@@ -5,15 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
-from capplan.planning import decode_pool, prefill_pool
+from capplan.planning import aggregated_pool, decode_pool, prefill_pool
+from capplan.planning.aggregated_pool import AggregatedPool
 from capplan.planning.bounds import best_rank_rate
 from capplan.planning.candidates import layouts
 from capplan.planning.decode_pool import DecodePool
-from capplan.planning.pools import Check, ClientView, Pools, latency_checks
+from capplan.planning.pools import LATENCIES, Check, ClientView, Mode, Pools, latency_checks
 from capplan.planning.prefill_pool import PrefillPool
 from capplan.planning.problem import Problem
-from capplan.planning.search import Search, Trial, decode_checks, decode_search, prefill_checks, prefill_search
+from capplan.planning.scenario import LayoutSection
+from capplan.planning.search import (
+    Search,
+    Trial,
+    aggregated_checks,
+    aggregated_search,
+    decode_checks,
+    decode_layout,
+    decode_search,
+    prefill_layout,
+    prefill_search,
+)
 
 MORE_INSTANCES = 64
 """Instances added at most until the targets on sums (E2E, time to answer, attainment) are met."""
@@ -45,8 +58,10 @@ def first_token_seconds(problem: Problem, pool: DecodePool) -> float:
 
 def view_of(problem: Problem, pools: Pools) -> ClientView:
     """The client's latencies for a deployment."""
+    if isinstance(pools.decode, AggregatedPool):
+        return ClientView(problem, pools.decode.ttft, pools.decode.stationary)
     if pools.prefill is None:
-        return ClientView(problem, pools.decode.ttft, pools.decode.stationary)  # type: ignore[attr-defined]
+        raise ValueError("a decode pool alone has no TTFT")
     delay = first_token_seconds(problem, pools.decode)
     return ClientView(problem, pools.prefill.ttft.shifted(delay), pools.decode.stationary)
 
@@ -54,8 +69,11 @@ def view_of(problem: Problem, pools: Pools) -> ClientView:
 def all_checks(problem: Problem, pools: Pools) -> list[Check]:
     """Every target of a deployment beside its prediction."""
     view = view_of(problem, pools)
-    checks = [check for check in decode_checks(problem, pools.decode) if check.name not in problem.targets]
-    checks += latency_checks(view, problem.targets, ("ttft", "tpot", "itl", "step", "answer", "e2e"))
+    if isinstance(pools.decode, AggregatedPool):
+        checks = list(aggregated_checks(problem, pools.decode))
+    else:
+        checks = [check for check in decode_checks(problem, pools.decode) if check.name not in problem.targets]
+        checks += latency_checks(view, problem.targets, LATENCIES)
     wanted = problem.scenario.slo.attainment
     if wanted is not None:
         checks.append(Check("attainment", 1 - view.attainment, 1 - wanted))
@@ -64,12 +82,14 @@ def all_checks(problem: Problem, pools: Pools) -> list[Check]:
 
 def reload(problem: Problem, pools: Pools, rate: float) -> Pools | None:
     """The same pools at another rate or under other requests; None where a queue has no stationary state."""
-    decode = decode_pool.evaluate(problem, pools.decode.layout, pools.decode.instances, rate)
+    old = pools.decode
+    if isinstance(old, AggregatedPool):
+        both = aggregated_pool.evaluate(problem, old.layout, old.instances, rate)
+        return None if both is None else replace(pools, decode=both)
+    decode = decode_pool.evaluate(problem, old.layout, old.instances, rate)
     if decode is None or pools.prefill is None:
         return None
-    layout = pools.prefill.layout
-    cost = prefill_pool.prompt_cost(problem, layout, prefill_pool.prompt_grid(problem))
-    prefill = prefill_pool.evaluate(problem, layout, pools.prefill.instances, rate, cost)
+    prefill = prefill_pool.evaluate(problem, pools.prefill.layout, pools.prefill.instances, rate)
     return None if prefill is None else replace(pools, decode=decode, prefill=prefill)
 
 
@@ -78,22 +98,31 @@ def disaggregated(problem: Problem) -> Outcome:
     rate, most = problem.sizing_rate, problem.scenario.hardware.max_gpus
     decode = decode_search(problem, most, rate)
     if decode.best is None:
-        return _decode_out_of_reach(problem, most, rate)
-    first = first_token_seconds(problem, decode.best.pool)
-    prefill = prefill_search(problem, most - decode.best.gpus, rate, first)
+        return _out_of_reach(problem, decode, "disaggregated")
+    first, left = first_token_seconds(problem, decode.best.pool), most - decode.best.gpus
+    prefill = prefill_search(problem, left, rate, first)
     if prefill.best is None:
-        return _prefill_out_of_reach(problem, decode.best, most - decode.best.gpus, rate, first)
+        return _prefill_out_of_reach(problem, decode.best.pool, prefill, left)
     pools = Pools("disaggregated", decode.best.pool, prefill.best.pool)
     return _grown(problem, pools, rate, _binding(decode, prefill))
 
 
-def _binding(decode: Search[DecodePool], prefill: Search[PrefillPool]) -> Check | None:
+def aggregated(problem: Problem) -> Outcome:
+    """One pool that does both."""
+    rate, most = problem.sizing_rate, problem.scenario.hardware.max_gpus
+    both = aggregated_search(problem, most, rate)
+    if both.best is None:
+        return _out_of_reach(problem, both, "aggregated")
+    return _grown(problem, Pools("aggregated", both.best.pool, None), rate, _binding(both))
+
+
+def _binding(*searches: Search[Any]) -> Check | None:
     """The target that keeps the larger pool from being smaller; where none was tried, the one closest to its limit."""
-    searches = sorted((s for s in (decode, prefill) if s.best), key=lambda s: -s.best.gpus)  # type: ignore[union-attr]
-    for search in searches:
+    found = [(search, search.best) for search in searches if search.best is not None]
+    for search, _ in sorted(found, key=lambda pair: -pair[1].gpus):
         if (check := search.binding()) is not None:
             return check
-    return max((s.best.worst for s in searches if s.best), key=lambda check: check.ratio, default=None)
+    return max((best.worst for _, best in found), key=lambda check: check.ratio, default=None)
 
 
 def _grown(problem: Problem, pools: Pools, rate: float, binding: Check | None) -> Outcome:
@@ -101,10 +130,8 @@ def _grown(problem: Problem, pools: Pools, rate: float, binding: Check | None) -
     checks = all_checks(problem, pools)
     for _ in range(MORE_INSTANCES):
         worst = max(checks, key=lambda check: check.ratio)
-        if worst.met:
-            break
         options = [p for p in _one_more(problem, pools, rate) if p.gpus <= problem.scenario.hardware.max_gpus]
-        if not options:
+        if worst.met or not options:
             break
         tried = [(all_checks(problem, option), option) for option in options]
         checks, pools = min(tried, key=lambda pair: max(check.ratio for check in pair[0]))
@@ -113,62 +140,49 @@ def _grown(problem: Problem, pools: Pools, rate: float, binding: Check | None) -
 
 
 def _one_more(problem: Problem, pools: Pools, rate: float) -> Iterator[Pools]:
-    decode = pools.decode
-    more = decode_pool.evaluate(problem, decode.layout, decode.instances + 1, rate)
-    yield pools if more is None else replace(pools, decode=more)
-    if pools.prefill is not None:
-        old = pools.prefill
-        yield replace(pools, prefill=prefill_pool.evaluate(problem, old.layout, old.instances + 1, rate, old.cost))
+    """The deployments with one more instance of one pool."""
+    old, prefill = pools.decode, pools.prefill
+    evaluate = aggregated_pool.evaluate if isinstance(old, AggregatedPool) else decode_pool.evaluate
+    if (decode := evaluate(problem, old.layout, old.instances + 1, rate)) is not None:
+        yield replace(pools, decode=decode)
+    if prefill is not None:
+        more = prefill_pool.evaluate(problem, prefill.layout, prefill.instances + 1, rate)
+        yield replace(pools, prefill=more)
 
 
-def _decode_out_of_reach(problem: Problem, most: int, rate: float) -> Outcome:
-    """The decode pool that comes nearest, each layout with all the GPUs there are."""
-    section = problem.scenario.serving
-    trials: list[Trial[DecodePool]] = []
-    missing = math.inf
-    for layout in layouts(problem.model, problem.hardware, most, section.decode_layout or section.layout):
-        budget = decode_pool.pool_memory(problem, layout)
-        missing = min(missing, budget.missing_bytes)
-        if budget.fits and most >= layout.gpus:
-            pool = decode_pool.evaluate(problem, layout, most // layout.gpus, rate)
-            if pool is not None:
-                trials.append(Trial(pool, pool.gpus, tuple(decode_checks(problem, pool))))
-    if not trials:
-        return Outcome(None, (_hopeless(problem, missing, most),), None)
-    nearest = min(trials, key=lambda trial: trial.worst.ratio)
+def _out_of_reach(problem: Problem, search: Search[Any], mode: Mode) -> Outcome:
+    """Each layout with all the GPUs there are: the one that comes nearest, or what is missing altogether."""
+    nearest = _nearest(problem, search, decode_layout(problem), search.max_gpus)
+    if nearest is None:
+        return Outcome(None, (_hopeless(problem, search.max_gpus),), None)
     missed = tuple(check for check in nearest.checks if not check.met)
-    return Outcome(Pools("disaggregated", nearest.pool, None), missed, nearest.worst)
+    return Outcome(Pools(mode, nearest.pool, None), missed, nearest.worst)
 
 
-def _hopeless(problem: Problem, missing: float, most: int) -> Check:
+def _prefill_out_of_reach(problem: Problem, decode: DecodePool, search: Search[PrefillPool], left: int) -> Outcome:
+    """The prefill pool that comes nearest with the GPUs that decode leaves."""
+    nearest = _nearest(problem, search, prefill_layout(problem), left)
+    if nearest is None:
+        missed: tuple[Check, ...] = (Check("gpus_left_for_prefill", left, 0.0),)
+        return Outcome(Pools("disaggregated", decode, None), missed, None)
+    missed = tuple(check for check in nearest.checks if not check.met)
+    return Outcome(Pools("disaggregated", decode, nearest.pool), missed, nearest.worst)
+
+
+def _nearest(problem: Problem, search: Search[Any], fixed: LayoutSection | None, most: int) -> Trial[Any] | None:
+    trials = []
+    for layout in layouts(problem.model, problem.hardware, most, fixed):
+        if most >= layout.gpus and decode_pool.pool_memory(problem, layout).fits:
+            trials.append(search.evaluate(layout, most // layout.gpus))
+    found = [trial for trial in trials if trial is not None]
+    return min(found, key=lambda trial: trial.worst.ratio, default=None)
+
+
+def _hopeless(problem: Problem, most: int) -> Check:
     """No pool at all: nothing fits, or all GPUs together cannot keep up; then the rate they can sustain."""
+    tried = list(layouts(problem.model, problem.hardware, most, decode_layout(problem)))
+    missing = min((decode_pool.pool_memory(problem, layout).missing_bytes for layout in tried), default=math.inf)
     if missing > 0:
         return Check("memory_missing_bytes", missing, 0.0)
-    section = problem.scenario.serving
-    fixed = section.decode_layout or section.layout
-    rates = [
-        best_rank_rate(problem, layout) * layout.dp * (most // layout.gpus)
-        for layout in layouts(problem.model, problem.hardware, most, fixed)
-    ]
+    rates = [best_rank_rate(problem, layout) * layout.dp * (most // layout.gpus) for layout in tried]
     return Check("request_rate", max(rates, default=0.0), problem.sizing_rate)
-
-
-def _prefill_out_of_reach(
-    problem: Problem, decode: Trial[DecodePool], most: int, rate: float, first_token: float
-) -> Outcome:
-    """The prefill pool that comes nearest with the GPUs that decode leaves."""
-    section = problem.scenario.serving
-    trials: list[Trial[PrefillPool]] = []
-    grid = prefill_pool.prompt_grid(problem)
-    for layout in layouts(problem.model, problem.hardware, most, section.prefill_layout or section.layout):
-        if most < layout.gpus or not decode_pool.pool_memory(problem, layout).fits:
-            continue
-        cost = prefill_pool.prompt_cost(problem, layout, grid)
-        pool = prefill_pool.evaluate(problem, layout, most // layout.gpus, rate, cost)
-        if pool is not None:
-            trials.append(Trial(pool, pool.gpus, tuple(prefill_checks(problem, pool, first_token))))
-    if not trials:
-        return Outcome(Pools("disaggregated", decode.pool, None), (Check("gpus_left_for_prefill", most, 0.0),), None)
-    nearest = min(trials, key=lambda trial: trial.worst.ratio)
-    missed = tuple(check for check in nearest.checks if not check.met)
-    return Outcome(Pools("disaggregated", decode.pool, nearest.pool), missed, nearest.worst)

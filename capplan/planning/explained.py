@@ -43,8 +43,6 @@ def _decode_chain(problem: Problem, pool: DecodePool) -> Chain:
 def _prefill_chain(problem: Problem, pool: PrefillPool) -> Chain:
     chain = problem.chain(record=True)
     decode_pool.pool_memory(problem, pool.layout, chain)
-    tokens = prefill_pool.token_budget(problem)
-    prefill(
-        problem.model, problem.hardware, pool.layout, tokens, prompts=pool.layout.dp, chain=chain, **problem.step_options
-    )
+    options = {"prompts": pool.layout.dp, "chain": chain, **problem.step_options}
+    prefill(problem.model, problem.hardware, pool.layout, prefill_pool.token_budget(problem), **options)
     return chain

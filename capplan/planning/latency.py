@@ -76,7 +76,7 @@ class Law:
         if len(self.values) <= len(width):
             return self
         cell = np.searchsorted(np.cumsum(width)[:-1], np.cumsum(self.weights) - self.weights / 2)
-        weights = np.bincount(cell, self.weights, len(width))
+        weights = np.bincount(cell, self.weights, len(width)).astype(float)
         values = np.bincount(cell, self.weights * self.values, len(width))
         used = weights > 0
         return Law(values[used] / weights[used], weights[used])

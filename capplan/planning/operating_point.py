@@ -100,6 +100,12 @@ def linearised(problem: Problem, layout: Layout, rank_rate: float) -> tuple[floa
     return line[0] + wait, line[1], line[2]
 
 
+def linearised_at(problem: Problem, layout: Layout, batch: float, rank_rate: float) -> tuple[float, float, float]:
+    """(a, e, c) around a given batch of a rank, the wait for the slowest rank included."""
+    line = _line(problem, layout, batch)
+    return line[0] + _barrier_wait(problem, layout, line, rank_rate), line[1], line[2]
+
+
 def _line(problem: Problem, layout: Layout, batch: float) -> tuple[float, float, float]:
     a, e, c = linear_step(
         problem.model, problem.hardware, layout, batch, problem.workload.mean_context, **_options(problem)

@@ -190,4 +190,3 @@ def _closed_loop(problem: Problem, in_flight: int) -> Plan:
             break
         answer = _plan(problem.at_rate(math.sqrt(rate * answer.problem.rate)))
     return answer
-

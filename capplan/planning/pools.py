@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from capplan.serving.stationary import Stationary
 
 LATENCIES = ("ttft", "tpot", "itl", "step", "answer", "e2e")
-
-
-class Decoding(Protocol):
-    """What the client's view needs of the pool that decodes."""
-
-    stationary: Stationary
 
 
 @dataclass(frozen=True)
@@ -67,7 +61,9 @@ class ClientView:
     def all_percentiles(self) -> dict[str, float]:
         """``ttft_p50_seconds`` and so on, for every latency and percentile."""
         return {
-            f"{name}_{label}_seconds": self.percentile(name, p) for name in LATENCIES for label, p in PERCENTILES.items()
+            f"{name}_{label}_seconds": self.percentile(name, p)
+            for name in LATENCIES
+            for label, p in PERCENTILES.items()
         }
 
     @cached_property
@@ -99,8 +95,8 @@ class ClientView:
     def _share_within(self, name: str, target: float) -> float:
         if name in ("ttft", "answer", "e2e"):
             return float(getattr(self, name).share_within(target))
-        low, high = 0.0, 1.0
-        for _ in range(20):  # to 1e-6; the quantile is monotone
+        low, high = 1e-6, 1.0 - 1e-6
+        for _ in range(17):  # to 1e-5; the quantile is monotone
             middle = (low + high) / 2
             low, high = (middle, high) if self.percentile(name, middle) <= target else (low, middle)
         return low

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from capplan.formulas.length_law import LengthLaw
+from capplan.formulas.length_laws import Mixture
 from capplan.formulas.pools import kv_transfer_seconds
 from capplan.formulas.queueing_numeric import mgk_queue
 from capplan.planning.decode_pool import pool_memory
@@ -70,10 +73,21 @@ class PrefillPool:
 
 
 def prompt_grid(problem: Problem) -> tuple[Array, Array]:
-    """New tokens of a prompt, prefix hits taken off, on the probability grid."""
-    middle, width = probability_grid()
-    prompts = np.asarray(problem.workload.input.quantile(middle), float)
-    return np.maximum(prompts, LEAST_PROMPT_TOKENS), width
+    """Prompt tokens at the middle of every cell of the probability grid, and the cells' probabilities."""
+    _, width = probability_grid()
+    return np.maximum(_quantiles(problem.workload.input), LEAST_PROMPT_TOKENS), width
+
+
+@lru_cache(maxsize=64)
+def _quantiles(law: LengthLaw) -> Array:
+    """Quantiles of a prompt law; of a mixture by inverting its probabilities at its parts' own quantiles."""
+    middle, _ = probability_grid()
+    if not isinstance(law, Mixture):
+        return np.asarray(law.quantile(middle), float)
+    coarse = middle[::3]
+    values = np.unique(np.concatenate([np.asarray(part.quantile(coarse), float) for _, part in law.parts]))
+    reached = np.array([law.cdf(float(value)) for value in values])
+    return np.asarray(np.interp(middle, reached, values), float)
 
 
 def token_budget(problem: Problem) -> float:
@@ -82,9 +96,13 @@ def token_budget(problem: Problem) -> float:
     return float(given or problem.engine.batch_defaults_on(problem.hardware).max_batched_tokens)
 
 
-def prompt_cost(problem: Problem, layout: Layout, grid: tuple[Array, Array]) -> PromptCost:
-    """Time of every prompt of the grid on one rank of a layout."""
-    prompts, weights = grid
+def prompt_cost(problem: Problem, layout: Layout) -> PromptCost:
+    """Time of every prompt of the grid on one rank of a layout; kept with the problem."""
+    return problem.kept("prompt cost", layout, lambda: _prompt_cost(problem, layout))
+
+
+def _prompt_cost(problem: Problem, layout: Layout) -> PromptCost:
+    prompts, weights = prompt_grid(problem)
     hit = problem.scenario.serving.prefix_hit
     new, budget = np.maximum(prompts * (1 - hit), LEAST_PROMPT_TOKENS), token_budget(problem)
     options: dict[str, Any] = {"prompts": layout.dp, **problem.step_options}
@@ -103,11 +121,9 @@ def _transfer_seconds(problem: Problem, layout: Layout, prompts: Array) -> Array
     return np.asarray(kv_transfer_seconds(sent, problem.hardware.nic.bandwidth, NIC_EFFICIENCY), float)
 
 
-def evaluate(
-    problem: Problem, layout: Layout, instances: int, rate: float, cost: PromptCost
-) -> PrefillPool | None:
+def evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> PrefillPool | None:
     """The state of a prefill pool at a total request rate [1/s]; None where it cannot keep up."""
-    ranks = instances * layout.dp
+    ranks, cost = instances * layout.dp, prompt_cost(problem, layout)
     load = rate * cost.mean_share_seconds / ranks
     if load >= 0.995:
         return None

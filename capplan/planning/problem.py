@@ -111,7 +111,8 @@ def _workload(scenario: Scenario) -> Workload:
         workload = load_workload(section.card or section.trace or "")
     else:
         workload = Workload(
-            input=length_law(section.input, key="workload.input"), output=length_law(section.output, key="workload.output")
+            input=length_law(section.input, key="workload.input"),
+            output=length_law(section.output, key="workload.output"),
         )
     budget = scenario.policy.thinking_budget
     return workload if budget is None else workload.with_budget(budget)

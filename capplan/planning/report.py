@@ -31,7 +31,9 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
     return {
         "feasible": plan.feasible,
         "nearest": plan.nearest,
-        "binding": None if binding is None else {"name": binding.name, "value": binding.value, "target": binding.target},
+        "binding": None
+        if binding is None
+        else {"name": binding.name, "value": binding.value, "target": binding.target},
         "gpus_total": plan.gpus_total,
         "cost_per_hour": plan.cost_per_hour,
         "cost_per_million_output_tokens": plan.cost_per_million_output_tokens,
@@ -67,7 +69,8 @@ def _margins_dict(margins: Any) -> dict[str, Any]:
 
 def plan_text(plan: Plan) -> str:
     """The answer for a person: verdict, pools, latencies, links, margins, assumptions."""
-    return "\n".join([*_verdict(plan), "", *_pools(plan), *_latencies(plan), *_links(plan), *_outlook(plan), *_notes(plan)])
+    parts = (_verdict, _pools, _latencies, _links, _outlook, _notes)
+    return "\n".join(line for part in parts for line in part(plan))
 
 
 def show(name: str, value: float) -> str:
@@ -122,10 +125,12 @@ def _missed(check: Check) -> str:
         return f"decode leaves {check.value:g} GPUs, too few to keep up with the prompts"
     if check.name == "load":
         return "the offered load is more than the GPUs can serve at any latency"
-    return f"{title(check.name)}: target {show(check.name, check.target)}, nearest feasible {show(check.name, check.value)}"
+    reached = show(check.name, check.value)
+    return f"{title(check.name)}: target {show(check.name, check.target)}, nearest feasible {reached}"
 
 
 def _pools(plan: Plan) -> Iterator[str]:
+    yield ""
     rows = [["pool", "instances", "layout", "GPUs", "cap/rank", "batch", "load", "KV mean", "KV P99", "overflow"]]
     rows += [_pool_row(pool) for pool in plan.pools]
     yield from _columns(rows)
@@ -195,7 +200,8 @@ def _outlook(plan: Plan) -> Iterator[str]:
         rate, output = plan.margins.rate, plan.margins.output
         yield ""
         yield f"breaks at {rate.value:.3g} requests/s ({rate.factor - 1:+.0%}): {title(rate.breaks)}"
-        yield f"breaks at a mean output of {output.value:,.0f} tokens ({output.factor - 1:+.0%}): {title(output.breaks)}"
+        longer = f"{output.value:,.0f} tokens ({output.factor - 1:+.0%})"
+        yield f"breaks at a mean output of {longer}: {title(output.breaks)}"
     if plan.naive is not None and plan.feasible:
         naive = plan.naive
         means = "none" if naive.decode_gpus is None else f"{naive.decode_gpus} decode GPUs"

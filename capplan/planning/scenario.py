@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from capplan.cards.store import MAX_CARD_BYTES, read_json
 from capplan.cards.validation import one_line
@@ -24,11 +35,18 @@ def _quantity_type(parse: Callable[..., float], example: str, meaning: str, **op
     return Annotated[float, BeforeValidator(read), WithJsonSchema(schema)]
 
 
-Seconds = _quantity_type(units.parse_seconds, "50ms", "a time with its unit", positive=True)
-Rate = _quantity_type(units.parse_rate, "20/s", "a rate with its unit", positive=True)
-Tokens = _quantity_type(units.parse_tokens, "16k", "a token count; k is 1,024", positive=True)
-Share = _quantity_type(units.parse_share, "0.1", "a share, 0.1 or 10%")
-Money = _quantity_type(units.parse_money, "2.0", "dollars")
+if TYPE_CHECKING:
+    Seconds: TypeAlias = float
+    Rate: TypeAlias = float
+    Tokens: TypeAlias = float
+    Share: TypeAlias = float
+    Money: TypeAlias = float
+else:
+    Seconds = _quantity_type(units.parse_seconds, "50ms", "a time with its unit", positive=True)
+    Rate = _quantity_type(units.parse_rate, "20/s", "a rate with its unit", positive=True)
+    Tokens = _quantity_type(units.parse_tokens, "16k", "a token count; k is 1,024", positive=True)
+    Share = _quantity_type(units.parse_share, "0.1", "a share, 0.1 or 10%")
+    Money = _quantity_type(units.parse_money, "2.0", "dollars")
 
 
 class _Section(BaseModel):
@@ -66,7 +84,9 @@ class WorkloadSection(_Section):
         return self
 
 
-LATENCY_KEYS = tuple(f"{name}_{p}" for name in ("ttft", "tpot", "itl", "answer", "e2e") for p in ("p50", "p90", "p99", "p999"))
+LATENCY_KEYS = tuple(
+    f"{name}_{p}" for name in ("ttft", "tpot", "itl", "answer", "e2e") for p in ("p50", "p90", "p99", "p999")
+)
 
 
 class SloSection(_Section):
@@ -255,17 +275,22 @@ def _readable(scenario: Scenario) -> dict[str, Any]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib  # type: ignore[no-redef, import-not-found, unused-ignore]
-    try:
         if path.stat().st_size > MAX_CARD_BYTES:
             raise InputError("too large for a scenario", file=str(path))
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return _toml(path.read_text(encoding="utf-8"))
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", file=str(path)) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not valid TOML ({str(error).splitlines()[0][:120]})", file=str(path)) from None
+
+
+def _toml(text: str) -> dict[str, Any]:
+    """TOML text as a dictionary; ``tomli`` stands in on Python 3.10."""
+    parser = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    data: dict[str, Any] = parser.loads(text)
+    return data
 
 
 def parse_setting(setting: str) -> tuple[str, Any]:
@@ -296,11 +321,7 @@ def parse_value(text: str) -> Any:
 
 def _read_inline(text: str) -> Any:
     try:
-        import tomllib
-    except ModuleNotFoundError:
-        import tomli as tomllib  # type: ignore[no-redef, import-not-found, unused-ignore]
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return _toml(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         raise InputError(f"{text[:80]!r} is neither a TOML table nor an array", key="--set") from None
 

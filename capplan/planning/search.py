@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from capplan.planning import decode_pool, prefill_pool
+from capplan.planning import aggregated_pool, decode_pool, prefill_pool
+from capplan.planning.aggregated_pool import AggregatedPool
 from capplan.planning.bounds import fewest_instances
 from capplan.planning.candidates import layouts
-from capplan.planning.decode_pool import DecodePool
+from capplan.planning.decode_pool import DecodePool, capacity_tokens
+from capplan.planning.latency import PERCENTILES, Law
 from capplan.planning.links import link_checks
-from capplan.planning.pools import Check, ClientView, latency_checks
-from capplan.planning.prefill_pool import PrefillPool, prompt_cost, prompt_grid
+from capplan.planning.pools import LATENCIES, Check, ClientView, latency_checks
+from capplan.planning.prefill_pool import PrefillPool
 from capplan.planning.problem import Problem
-from capplan.planning.latency import Law
+from capplan.planning.scenario import LayoutSection
 from capplan.serving.layout import Layout
 
 Pool = TypeVar("Pool")
@@ -95,55 +97,85 @@ def decode_search(problem: Problem, max_gpus: int, rate: float) -> Search[Decode
         pool = decode_pool.evaluate(problem, layout, instances, rate)
         return None if pool is None else Trial(pool, pool.gpus, tuple(decode_checks(problem, pool)))
 
-    search = Search(evaluate, max_gpus)
-    fixed = problem.scenario.serving.decode_layout or problem.scenario.serving.layout
-    bounds = [(fewest_instances(problem, layout, rate), layout) for layout in layouts(problem.model, problem.hardware, max_gpus, fixed)]
+    return _searched(problem, Search(evaluate, max_gpus), rate)
+
+
+def aggregated_search(problem: Problem, max_gpus: int, rate: float) -> Search[AggregatedPool]:
+    """Size one pool for prefill and decode: every latency target, KV overflow."""
+
+    def evaluate(layout: Layout, instances: int) -> Trial[AggregatedPool] | None:
+        pool = aggregated_pool.evaluate(problem, layout, instances, rate)
+        return None if pool is None else Trial(pool, pool.gpus, tuple(aggregated_checks(problem, pool)))
+
+    return _searched(problem, Search(evaluate, max_gpus), rate)
+
+
+def _searched(problem: Problem, search: Search[Pool], rate: float) -> Search[Pool]:
+    """Try every layout, the most promising first: a cheap bound prunes what cannot win."""
+    fixed = decode_layout(problem)
+    tried = layouts(problem.model, problem.hardware, search.max_gpus, fixed)
+    bounds = [(fewest_instances(problem, layout, rate), layout) for layout in tried]
     for fewest, layout in sorted(bounds, key=lambda pair: (pair[0] * pair[1].gpus, pair[1].tp)):
         search.try_layout(layout, fewest)
     return search
 
 
+def decode_layout(problem: Problem) -> LayoutSection | None:
+    """The layout the scenario fixes for the pool that decodes."""
+    serving = problem.scenario.serving
+    return serving.decode_layout or serving.layout
+
+
+def prefill_layout(problem: Problem) -> LayoutSection | None:
+    """The layout the scenario fixes for the prefill pool."""
+    serving = problem.scenario.serving
+    return serving.prefill_layout or serving.layout
+
+
 def decode_checks(problem: Problem, pool: DecodePool) -> Iterator[Check]:
-    """Targets a decode pool must meet by itself."""
+    """Targets a decode pool must meet by itself; what TTFT adds to E2E and answers is checked later."""
     view = ClientView(problem, Law.of([0.0], [1.0]), pool.stationary)
-    yield from latency_checks(view, problem.targets, ("tpot", "itl", "step"))
-    yield from latency_checks(view, problem.targets, ("answer", "e2e"))
-    yield Check("kv_overflow", pool.kv.overflow_probability, problem.scenario.slo.kv_overflow)
+    yield from latency_checks(view, problem.targets, ("tpot", "itl", "step", "answer", "e2e"))
+    yield from _pool_checks(problem, pool)
     yield from link_checks(problem, pool)
+
+
+def aggregated_checks(problem: Problem, pool: AggregatedPool) -> Iterator[Check]:
+    """Every target of a pool that does both."""
+    view = ClientView(problem, pool.ttft, pool.stationary)
+    yield from latency_checks(view, problem.targets, LATENCIES)
+    yield from _pool_checks(problem, pool)
+
+
+def _pool_checks(problem: Problem, pool: DecodePool) -> Iterator[Check]:
+    yield Check("kv_overflow", pool.kv.overflow_probability, problem.scenario.slo.kv_overflow)
+    longest = problem.workload.input.quantile(0.999) + 1
+    yield Check("longest_request_tokens", longest, max(1.0, capacity_tokens(problem, pool.budget)))
 
 
 def prefill_search(problem: Problem, max_gpus: int, rate: float, first_token: float) -> Search[PrefillPool]:
     """Size the prefill pool: TTFT targets less what decode adds to the first token."""
-    grid = prompt_grid(problem)
-    costs: dict[Layout, Any] = {}
 
     def evaluate(layout: Layout, instances: int) -> Trial[PrefillPool] | None:
-        pool = prefill_pool.evaluate(problem, layout, instances, rate, costs[layout])
-        if pool is None:
-            return None
-        return Trial(pool, pool.gpus, tuple(prefill_checks(problem, pool, first_token)))
+        pool = prefill_pool.evaluate(problem, layout, instances, rate)
+        return None if pool is None else Trial(pool, pool.gpus, tuple(prefill_checks(problem, pool, first_token)))
 
     search = Search(evaluate, max_gpus)
-    fixed = problem.scenario.serving.prefill_layout or problem.scenario.serving.layout
     bounds = []
-    for layout in layouts(problem.model, problem.hardware, max_gpus, fixed):
+    for layout in layouts(problem.model, problem.hardware, max_gpus, prefill_layout(problem)):
         if decode_pool.pool_memory(problem, layout).fits:
-            costs[layout] = prompt_cost(problem, layout, grid)
-            fewest = math.ceil(rate * costs[layout].mean_share_seconds / layout.dp + 1e-9)
-            bounds.append((max(1, fewest), layout))
+            busy = rate * prefill_pool.prompt_cost(problem, layout).mean_share_seconds
+            bounds.append((max(1, math.ceil(busy / layout.dp + 1e-9)), layout))
     for fewest, layout in sorted(bounds, key=lambda pair: (pair[0] * pair[1].gpus, pair[1].dp)):
         search.try_layout(layout, fewest)
     return search
 
 
 def prefill_checks(problem: Problem, pool: PrefillPool, first_token: float) -> Iterator[Check]:
-    """Targets a prefill pool must meet: TTFT with the decode part added, and room for its longest prompts."""
+    """Targets a prefill pool must meet: TTFT with the decode part added."""
     ttft = pool.ttft.shifted(first_token)
     for key, target in problem.targets.items():
         name, _, label = key.rpartition("_")
         if name == "ttft":
-            yield Check(key, ttft.quantile(_PROBABILITY[label]), target)
+            yield Check(key, ttft.quantile(PERCENTILES[label]), target)
     yield Check("prefill_load", pool.utilization, 1.0)
-
-
-_PROBABILITY = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}

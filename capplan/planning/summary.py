@@ -69,7 +69,9 @@ def links_dict(links: dict[str, LinkLoad]) -> dict[str, Any]:
     }
 
 
-def decode_summary(problem: Problem, pool: DecodePool, role: str, links: dict[str, LinkLoad] | None = None) -> PoolSummary:
+def decode_summary(
+    problem: Problem, pool: DecodePool, role: str, links: dict[str, LinkLoad] | None = None
+) -> PoolSummary:
     """Summary of a pool that decodes."""
     capacity = capacity_tokens(problem, pool.budget)
     pressure = None

@@ -28,7 +28,9 @@ def test_the_example_in_base_units():
 
 def test_toml_json_and_dictionary_agree(tmp_path):
     toml, js = tmp_path / "a.toml", tmp_path / "a.json"
-    toml.write_text('model = "llama-3.1-8b"\n[hardware]\ngpu = "h100"\n[workload]\ninput = 1000\noutput = 1000\nrate = "2/s"')
+    toml.write_text(
+        'model = "llama-3.1-8b"\n[hardware]\ngpu = "h100"\n[workload]\ninput = 1000\noutput = 1000\nrate = "2/s"'
+    )
     js.write_text(json.dumps(MINIMAL))
     assert load_scenario(toml) == load_scenario(js) == load_scenario(MINIMAL)
 

@@ -1,0 +1,147 @@
+"""One pool for prefill and decode: chunks of prompts join the decode steps of a rank."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from capplan.cards.workload import Workload
+from capplan.formulas.chunked_prefill_latency import TpotLaw, step_quantile, tpot_law, ttft_law
+from capplan.formulas.chunked_prefill_numeric import ChunkedRank
+from capplan.planning.decode_pool import DecodePool, batch_cap, kv_use, pool_memory, stationary_batch
+from capplan.planning.latency import Array, Law
+from capplan.planning.operating_point import linearised_at, step_table
+from capplan.planning.prefill_pool import token_budget
+from capplan.planning.problem import Problem
+from capplan.serving.layout import Layout
+from capplan.serving.prefill import prefill
+from capplan.serving.stationary import Stationary
+
+TURNS = 3
+CLASS_PROMPTS, CLASS_OUTPUTS = 24, 24
+MOST_LOAD = 0.98
+
+
+@dataclass(frozen=True)
+class MixedState:
+    """Latencies of a rank whose decode steps carry prompt chunks; the batch is that of ``decode``.
+
+    ITL is bimodal (steps with and without a chunk); TPOT sees the chunks averaged over a request.
+    """
+
+    decode: Stationary
+    rank: ChunkedRank
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.decode, name)
+
+    @property
+    def load(self) -> float:
+        """Offered rate over the largest stable rate [1]."""
+        return self.rank.request_rate / self.rank.max_rate
+
+    @cached_property
+    def _tpot(self) -> TpotLaw:
+        return tpot_law(self.rank)
+
+    def tpot_quantile(self, p: float) -> float:
+        """TPOT over requests [s]."""
+        return self._tpot.quantile(p)
+
+    def tpot_share_within(self, seconds: float) -> float:
+        """Share of requests with at most that TPOT [1]."""
+        return self._tpot.cdf(seconds)
+
+    def itl_quantile(self, p: float) -> float:
+        """Gap between two tokens, over gaps [s]."""
+        return step_quantile(self.rank, p)
+
+    def step_quantile(self, p: float) -> float:
+        """Step time; as the ITL, which weighs steps by their batch [s]."""
+        return step_quantile(self.rank, p)
+
+
+@dataclass(frozen=True)
+class AggregatedPool(DecodePool):
+    """A pool that reads prompts too; ``ttft`` is the whole TTFT."""
+
+    ttft: Law
+
+
+def evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> AggregatedPool | None:
+    """The state of an aggregated pool at a total request rate [1/s]; None where it cannot keep up."""
+    rank_rate = rate / (instances * layout.dp)
+    found = _chunked_rank(problem, layout, rank_rate)
+    if found is None or found.request_rate > MOST_LOAD * found.max_rate:
+        return None
+    decode_load = rank_rate * found.steps_mean * found.decode_cost
+    line = (found.step_mean * (1 - decode_load), found.sequence, found.context)
+    decode = stationary_batch(problem, line, rank_rate, instances * layout.dp, problem.chain())
+    if not decode.stable:
+        return None
+    budget = pool_memory(problem, layout)
+    law = ttft_law(found)
+    state: Any = MixedState(decode, found)
+    return AggregatedPool(
+        layout, instances, budget, line, state, rank_rate, kv_use(problem, budget, decode),
+        batch_cap(problem, budget, decode), Law.of(law.seconds, law.shares).reduced(),
+    )  # fmt: skip
+
+
+def _chunked_rank(problem: Problem, layout: Layout, rank_rate: float) -> ChunkedRank | None:
+    """The rank at its balance: the decode line is taken at the batch that the mixed steps lead to."""
+    per_token, per_square = prompt_line(problem, layout)
+    prompts, steps, weights = request_nodes(problem.workload)
+    prompts = np.maximum(prompts * (1 - problem.scenario.serving.prefix_hit), 1.0)
+    batch = step_table(problem, layout).balance(rank_rate * problem.workload.mean_decode_steps)
+    rank = None
+    for _ in range(TURNS):
+        if not math.isfinite(batch):
+            return None
+        a, e, c = linearised_at(problem, layout, max(batch, 1.0), rank_rate)
+        rank = ChunkedRank(
+            rank_rate, a, e, c, per_token * layout.dp, per_square * layout.dp, token_budget(problem), prompts, steps,
+            weights,
+        )  # fmt: skip
+        if rank.load >= 1:
+            return None
+        batch = rank.running
+    return rank
+
+
+def prompt_line(problem: Problem, layout: Layout) -> tuple[float, float]:
+    """(d, g): seconds a prompt token adds to a step, d, and its attention, g/2 a token squared.
+
+    From three passes of half, one and two token budgets: a chunk shares the weight reads of the decode step it joins,
+    so the constant of the parabola is not paid again. One rank prefills while the others of its instance wait.
+    """
+    return problem.kept("prompt line", layout, lambda: _prompt_line(problem, layout))
+
+
+def _prompt_line(problem: Problem, layout: Layout) -> tuple[float, float]:
+    budget = token_budget(problem)
+    tokens = budget * np.array([0.5, 1.0, 2.0])
+    seconds = np.asarray(prefill(problem.model, problem.hardware, layout, tokens, **problem.step_options).seconds)
+    slopes = np.diff(seconds) / np.diff(tokens)
+    square = max(0.0, float(slopes[1] - slopes[0]) / (0.75 * budget))
+    return max(0.0, float(slopes[0]) - square * 0.75 * budget), square
+
+
+def request_nodes(workload: Workload) -> tuple[Array, Array, Array]:
+    """Requests as weighted nodes: prompts [tokens], decode steps [tokens], shares [1]."""
+    if workload.joint is not None:
+        return workload.joint.input, workload.joint.output - 1.0, workload.joint.weight
+    prompts, steps, weights = [], [], []
+    for kind in workload.classes:
+        p, p_share = kind.input.nodes(CLASS_PROMPTS)
+        d, d_share = kind.output.nodes(CLASS_OUTPUTS)
+        prompts.append(np.repeat(p, len(d)))
+        steps.append(np.tile(d - 1.0, len(p)))
+        weights.append(kind.share * np.outer(p_share, d_share).ravel())
+    return np.concatenate(prompts), np.concatenate(steps), np.concatenate(weights)
