@@ -120,7 +120,7 @@ class _Builder:
             "sampling": sampling,
         }
 
-    def _floors(self, layers: float) -> dict[str, float]:
+    def _floors(self, layers: float) -> dict[str, Any]:
         """Start-up of collectives and gaps, those of the engine if there is one."""
         floors = self.kernels if self.engine is None else self.engine
         gap, sequence_gap = self._engine_gaps(layers)

@@ -12,6 +12,7 @@ from capplan.cards.hardware import Hardware, Kernels
 from capplan.cards.model import Model
 from capplan.errors import InputError
 from capplan.quantities.chain import Chain
+from capplan.serving.idle_constants import idle_constants
 from capplan.serving.kernel_plan import build_plan
 from capplan.serving.layout import Layout
 from capplan.serving.step_plan import StepPlan
@@ -49,7 +50,7 @@ def prepare(
     InputError : an argument of another type; a format, cache type or engine nobody knows
     """
     if chain is not None:
-        hardware = _with_overrides(model, hardware, layout, chain)
+        hardware = _with_overrides(model, hardware, layout, weight_dtype, kv_dtype, chain)
     key = (id(model), id(hardware), layout, weight_dtype, kv_dtype, engine if type(engine) is str else id(engine))
     found = _plans.get(key)
     if found is None:
@@ -97,15 +98,17 @@ def _engine(engine: Engine | str | None) -> Engine | None:
     return None if engine.name == "none" else engine
 
 
-def _with_overrides(model: Model, hardware: Hardware, layout: Layout, chain: Chain) -> Hardware:
+def _with_overrides(
+    model: Model, hardware: Hardware, layout: Layout, weight_dtype: str | None, kv_dtype: str | None, chain: Chain
+) -> Hardware:
     """The GPU with the kernel constants of the chain, which records those in use and where each comes from."""
     if not chain.record and _KERNELS.isdisjoint(chain.overrides):
         return hardware
     _check_types(model, hardware, layout)
+    formatted = model if weight_dtype is None else model.with_weight_dtype(weight_dtype)
+    idle = idle_constants(formatted, hardware, layout, kv_dtype or model.kv_dtype)
     changed = {}
-    for name in sorted(_KERNELS):
-        if not _in_use(name, model, hardware, layout):
-            continue
+    for name in sorted(_KERNELS - idle):
         own = getattr(hardware.kernels, name)
         number = hardware.sources.get(f"kernels.{name}")
         source = f"hardware card {hardware.name}" if number is None else number.source
@@ -113,22 +116,6 @@ def _with_overrides(model: Model, hardware: Hardware, layout: Layout, chain: Cha
         if value != own:
             changed[name] = value
     return _replaced(hardware, tuple(changed.items())) if changed else hardware
-
-
-def _in_use(name: str, model: Model, hardware: Hardware, layout: Layout) -> bool:
-    """Whether a kernel constant can matter: nobody wants to read what an unused one assumes."""
-    kinds = {group.attention.kind for group in model.layers if group.attention is not None}
-    stem = name.split("_")[0]
-    if stem in ("mla", "moe", "dispatch", "exchange", "internode", "all"):
-        return {
-            "mla": "mla" in kinds,
-            "moe": model.is_mixture,
-            "dispatch": model.is_mixture and layout.dp > 1,
-            "exchange": model.is_mixture and layout.dp > 1,
-            "internode": layout.gpus > hardware.scale_up.gpus,
-            "all": layout.tp > 1 or layout.pp > 1,
-        }[stem]
-    return name != "attention_floor_seconds" or "gqa" in kinds
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,84 @@
+"""Which kernel constants cannot matter for a model and layout: nobody wants to read what an unused one assumes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from capplan.cards.hardware import Hardware
+from capplan.cards.kv import KV_ELEMENT_BYTES
+from capplan.cards.model import Matmul, Model
+from capplan.serving.layout import Layout
+
+_ARITHMETICS = ("bf16", "fp8", "fp4")
+_ALL_REDUCE = (
+    "all_reduce_floor_seconds",
+    "all_reduce_floor_per_gpu_seconds",
+    "all_reduce_two_step_floor_seconds",
+    "all_reduce_bandwidth",
+)
+_EXCHANGE = ("dispatch_floor_seconds", "dispatch_bandwidth", "exchange_compute_share")
+_MIXTURE = ("moe_floor_seconds", "moe_stream_bandwidth", "moe_narrow_outputs")
+
+
+def idle_constants(model: Model, hardware: Hardware, layout: Layout, kv_dtype: str) -> set[str]:
+    """Names of the kernel constants that no step or prefill of this kind uses.
+
+    Parameters
+    ----------
+    model : with the weight formats to be used
+    hardware, layout : where it runs
+    kv_dtype : of the cache
+    """
+    return {
+        *_idle_attention(model, kv_dtype),
+        *_idle_arithmetic(model),
+        *_idle_exchanges(model, hardware, layout),
+    }
+
+
+def _idle_attention(model: Model, kv_dtype: str) -> Iterator[str]:
+    kinds = {group.attention.kind for group in model.layers if group.attention is not None}
+    if "mla" not in kinds:
+        yield from ("mla_floor_seconds", "mla_decode_flops")
+    if "gqa" not in kinds:
+        yield "attention_floor_seconds"
+    if KV_ELEMENT_BYTES.get(kv_dtype, 1) >= 2:
+        yield "attention_stream_bandwidth_fp8"
+
+
+def _idle_arithmetic(model: Model) -> Iterator[str]:
+    experts = {matmul.format.compute for matmul in _expert_matmuls(model)}
+    others = {matmul.format.compute for matmul in _other_matmuls(model)}
+    yield from (f"gemm_flops_{kind}" for kind in _ARITHMETICS if kind not in others)
+    yield from (f"moe_flops_{kind}" for kind in _ARITHMETICS if kind not in experts)
+    if "bf16" not in experts:
+        yield "moe_padding_rows_bf16"
+    if not experts - {"bf16"}:
+        yield "moe_padding_rows"
+    if not experts:
+        yield from _MIXTURE
+
+
+def _idle_exchanges(model: Model, hardware: Hardware, layout: Layout) -> Iterator[str]:
+    if layout.gpus <= hardware.scale_up.gpus:
+        yield from ("internode_floor_seconds", "internode_bandwidth")
+    if layout.tp == 1 and layout.pp == 1:
+        yield from _ALL_REDUCE
+    if layout.dp == 1 or not model.is_mixture:
+        yield from _EXCHANGE
+    elif layout.tp * layout.dp > hardware.scale_up.gpus:
+        yield "dispatch_floor_seconds"
+
+
+def _expert_matmuls(model: Model) -> Iterator[Matmul]:
+    for group in model.layers:
+        if group.feed_forward is not None:
+            yield from group.feed_forward.expert_matmuls
+
+
+def _other_matmuls(model: Model) -> Iterator[Matmul]:
+    yield model.lm_head
+    for group in model.layers:
+        yield from group.matmuls
+        yield from group.attention.matmuls if group.attention is not None else ()
+        yield from group.feed_forward.matmuls if group.feed_forward is not None else ()
