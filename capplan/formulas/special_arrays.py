@@ -60,7 +60,8 @@ class GammaLaws:
         """Cumulative probability of each law at its own ``x``."""
         root = np.cbrt(np.maximum(x, 0.0))
         upper = root > self._centre
-        value = np.where(upper, 1.0 - self._tail(root, upper), self._tail(root, upper))
+        tail = self._tail(root, upper)
+        value = np.where(upper, 1.0 - tail, tail)
         if self._any_small:
             value = self._with_series(value, x, upper)
         if self._any_large:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capplan.cards.workload import Workload
 from capplan.formulas.chunked_prefill_latency import TpotLaw, step_quantile, tpot_law, ttft_law
@@ -23,6 +24,7 @@ from capplan.serving.stationary import Stationary
 
 TURNS = 3
 CLASS_PROMPTS, CLASS_OUTPUTS = 24, 24
+SIDE = 16
 MOST_LOAD = 0.98
 
 
@@ -97,7 +99,7 @@ def evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> A
 def _chunked_rank(problem: Problem, layout: Layout, rank_rate: float) -> ChunkedRank | None:
     """The rank at its balance: the decode line is taken at the batch that the mixed steps lead to."""
     per_token, per_square = prompt_line(problem, layout)
-    prompts, steps, weights = request_nodes(problem.workload)
+    prompts, steps, weights = problem.kept("request nodes", Layout(), lambda: request_nodes(problem.workload))
     prompts = np.maximum(prompts * (1 - problem.scenario.serving.prefix_hit), 1.0)
     batch = step_table(problem, layout).balance(rank_rate * problem.workload.mean_decode_steps)
     rank = None
@@ -134,9 +136,9 @@ def _prompt_line(problem: Problem, layout: Layout) -> tuple[float, float]:
 
 
 def request_nodes(workload: Workload) -> tuple[Array, Array, Array]:
-    """Requests as weighted nodes: prompts [tokens], decode steps [tokens], shares [1]."""
+    """Requests as at most 256 weighted nodes: prompts [tokens], decode steps [tokens], shares [1]."""
     if workload.joint is not None:
-        return workload.joint.input, workload.joint.output - 1.0, workload.joint.weight
+        return _compressed(workload.joint.input, workload.joint.output - 1.0, workload.joint.weight)
     prompts, steps, weights = [], [], []
     for kind in workload.classes:
         p, p_share = kind.input.nodes(CLASS_PROMPTS)
@@ -144,4 +146,24 @@ def request_nodes(workload: Workload) -> tuple[Array, Array, Array]:
         prompts.append(np.repeat(p, len(d)))
         steps.append(np.tile(d - 1.0, len(p)))
         weights.append(kind.share * np.outer(p_share, d_share).ravel())
-    return np.concatenate(prompts), np.concatenate(steps), np.concatenate(weights)
+    return _compressed(np.concatenate(prompts), np.concatenate(steps), np.concatenate(weights))
+
+
+def _compressed(prompts: Array, steps: Array, weights: Array) -> tuple[Array, Array, Array]:
+    """Means of cells of equal steps and prompts, finer towards the long ones; means of both are kept."""
+    if len(weights) <= SIDE * SIDE:
+        return prompts, steps, weights
+    cell = _cells(steps, weights) * SIDE + _cells(prompts, weights)
+    mass = np.bincount(cell, weights, SIDE * SIDE)
+    used = mass > 0
+    means = [np.bincount(cell, weights * values, SIDE * SIDE)[used] / mass[used] for values in (prompts, steps)]
+    return means[0], means[1], mass[used] / mass.sum()
+
+
+def _cells(values: Array, weights: Array) -> NDArray[np.int64]:
+    """Which of ``SIDE`` cells each value falls into: equal shares up to 0.8, then geometric in what is left."""
+    edges = np.append(np.linspace(0.0, 0.8, SIDE // 2 + 1), 1.0 - 0.2 * np.geomspace(0.5, 1e-3, SIDE // 2 - 1))
+    order = np.argsort(values, kind="stable")
+    reached = np.empty(len(values))
+    reached[order] = np.cumsum(weights[order]) - weights[order] / 2
+    return np.searchsorted(edges[1:], reached / weights.sum())

@@ -130,8 +130,10 @@ def _grown(problem: Problem, pools: Pools, rate: float, binding: Check | None) -
     checks = all_checks(problem, pools)
     for _ in range(MORE_INSTANCES):
         worst = max(checks, key=lambda check: check.ratio)
+        if worst.met:
+            break
         options = [p for p in _one_more(problem, pools, rate) if p.gpus <= problem.scenario.hardware.max_gpus]
-        if worst.met or not options:
+        if not options:
             break
         tried = [(all_checks(problem, option), option) for option in options]
         checks, pools = min(tried, key=lambda pair: max(check.ratio for check in pair[0]))

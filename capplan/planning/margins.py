@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from capplan.planning.problem import Problem
 
 TURNS = 7
 MOST = 8.0
+PRECISION = 1.01
+SLACK = 1.0
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,18 @@ def _worst(problem: Problem, pools: Pools, rate: float) -> Check | None:
 
 
 def _largest(check_at: Callable[[float], Check | None]) -> tuple[float, str]:
+    """Largest factor that meets every target, to about 1 %: the slack, interpolated, says where to look next."""
     low, high, breaks = 1.0, MOST, "load"
+    below, above = -SLACK, SLACK
     for _ in range(TURNS):
-        middle = (low * high) ** 0.5
+        if high / low < PRECISION:
+            break
+        share = min(0.9, max(0.1, below / (below - above)))
+        middle = low * (high / low) ** share
         check = check_at(middle)
+        slack = SLACK if check is None else max(-SLACK, min(SLACK, math.log(max(check.ratio, 1e-9))))
         if check is not None and check.met:
-            low = middle
+            low, below = middle, min(slack, -1e-3)
         else:
-            high, breaks = middle, "load" if check is None else check.name
+            high, above, breaks = middle, max(slack, 1e-3), "load" if check is None else check.name
     return low, breaks
