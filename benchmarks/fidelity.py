@@ -62,6 +62,7 @@ def gqa_decode(kernels: Kernels, heads: int, kv_heads: int, sequences: int, cont
         kernels.attention_stream_bandwidth if wide else kernels.attention_stream_bandwidth_fp8,
         kernels.context_attention_flops,
         kernels.attention_ramp_tokens,
+        kernels.attention_token_seconds,
     )
 
 
@@ -77,6 +78,7 @@ def mla_decode(kernels: Kernels, sequences: int, context: int) -> float:
         kernels.attention_stream_bandwidth,
         kernels.mla_decode_flops,
         kernels.attention_ramp_tokens,
+        kernels.mla_token_seconds,
     )
 
 

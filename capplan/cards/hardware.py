@@ -50,6 +50,9 @@ class Kernels:
     internode_floor_seconds: float
     internode_bandwidth: float
     attention_ramp_tokens: float = 0.0
+    attention_token_seconds: float = 0.0
+    """Time of one cached token of a lone sequence, which cannot use the whole GPU; the same for MLA below."""
+    mla_token_seconds: float = 0.0
     context_attention_ramp_tokens: float = 0.0
     moe_narrow_outputs: float = 0.0
     moe_padding_rows: float = 0.0

@@ -46,15 +46,17 @@ def decode_attention_seconds(
     stream_bandwidth: Value,
     flops_per_second: Value,
     ramp_tokens: Value,
+    token_seconds: Value = 0.0,
 ) -> Value:
     r"""Time of one decode-attention kernel: the whole cache is read once, whatever the number of query tokens.
 
     .. math:: t = t_0 + (t_b^4 + t_f^4)^{1/4}, \quad t_b = \frac{N (S + s_0) \kappa}{B}, \quad
-              t_f = \frac{N q (S + s_0) f}{R}
+              t_f = \max\left(\frac{N q (S + s_0) f}{R},\ \tau S\right)
 
     Each sequence ends in a part-filled tile and merges its partial results: it costs as if it held :math:`s_0` tokens
-    more. Grouped-query attention is bound by the cache read; absorbed MLA with 128 heads by arithmetic, with the 16
-    heads of an eighth of a model by the read again.
+    more. One sequence can be spread over so many multiprocessors only, so a lone long one takes :math:`\tau` a token
+    however much of the GPU idles. Grouped-query attention is bound by the cache read; absorbed MLA with 128 heads by
+    arithmetic, with the 16 heads of an eighth of a model by the read again.
 
     Parameters
     ----------
@@ -67,6 +69,7 @@ def decode_attention_seconds(
     stream_bandwidth : measured B for this cache type [B/s]
     flops_per_second : measured R of the attention kernel [FLOP/s]
     ramp_tokens : s_0 [tokens]
+    token_seconds : tau [s/token]
 
     Returns
     -------
@@ -85,7 +88,7 @@ def decode_attention_seconds(
     return kernel_seconds(
         floor_seconds,
         tokens * (kv_bytes_per_token / stream_bandwidth),
-        tokens * (query_tokens * (flops_per_pair / flops_per_second)),
+        _ops.maximum(tokens * (query_tokens * (flops_per_pair / flops_per_second)), context_tokens * token_seconds),
     )
 
 

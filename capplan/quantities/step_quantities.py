@@ -166,6 +166,8 @@ _CONSTANTS: tuple[tuple[str, str, str], ...] = (
     ("attention_stream_bandwidth", "B/s", "Rate at which decode attention reads a 16-bit cache."),
     ("attention_stream_bandwidth_fp8", "B/s", "Rate at which decode attention reads an 8-bit cache."),
     ("attention_ramp_tokens", "token", "Tokens by which every sequence streams as if it were longer."),
+    ("attention_token_seconds", "s/token", "Time of one cached token of a lone sequence in decode attention."),
+    ("mla_token_seconds", "s/token", "Time of one cached token of a lone sequence in absorbed MLA decode."),
     ("mla_floor_seconds", "s", "Floor of an absorbed MLA decode kernel."),
     ("mla_decode_flops", "FLOP/s", "Arithmetic rate of absorbed MLA decode."),
     ("context_attention_floor_seconds", "s", "Floor of a prefill attention kernel."),

@@ -39,9 +39,9 @@ def idle_constants(model: Model, hardware: Hardware, layout: Layout, kv_dtype: s
 def _idle_attention(model: Model, kv_dtype: str) -> Iterator[str]:
     kinds = {group.attention.kind for group in model.layers if group.attention is not None}
     if "mla" not in kinds:
-        yield from ("mla_floor_seconds", "mla_decode_flops")
+        yield from ("mla_floor_seconds", "mla_decode_flops", "mla_token_seconds")
     if "gqa" not in kinds:
-        yield "attention_floor_seconds"
+        yield from ("attention_floor_seconds", "attention_token_seconds")
     if KV_ELEMENT_BYTES.get(kv_dtype, 1) >= 2:
         yield "attention_stream_bandwidth_fp8"
 

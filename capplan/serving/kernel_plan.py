@@ -210,6 +210,7 @@ class _Builder:
             "flops_per_pair": attention_flops_per_pair(heads, key, value),
             "exchange_bytes_per_row": ACTIVATION_BYTES * heads * (key + value) * (ways - 1) / ways,
             "floor_seconds": kernels.mla_floor_seconds if latent else kernels.attention_floor_seconds,
+            "token_seconds": kernels.mla_token_seconds if latent else kernels.attention_token_seconds,
             "stream_bandwidth": getattr(kernels, f"attention_stream_bandwidth{suffix}"),
             "flops_per_second": kernels.mla_decode_flops if latent else context_flops,
         }

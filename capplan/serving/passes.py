@@ -104,6 +104,7 @@ def decode_attention_layers_seconds(
             layer.stream_bandwidth,
             layer.flops_per_second,
             layer.ramp_tokens,
+            layer.token_seconds,
         )
     return total
 

@@ -25,6 +25,7 @@ class AttentionLayers:
     stream_bandwidth: float
     flops_per_second: float
     ramp_tokens: float
+    token_seconds: float
     context_kv_bytes_per_token: float
     context_flops_per_pair: float
     context_floor_seconds: float

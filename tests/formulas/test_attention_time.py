@@ -56,6 +56,15 @@ def test_mla_with_128_heads_is_bound_by_arithmetic_and_with_16_by_reading():
     assert mla(16) == pytest.approx(18.8e-6 + 128 * 4173 * 1152 / 4.55e12, rel=0.02)
 
 
+def test_a_lone_long_sequence_cannot_use_the_whole_gpu():
+    """One sequence of 32,768 with 128 heads takes 47.2 us on one H200; its share of a full batch would be 14 us."""
+    pair = attention_flops_per_pair(128, 576, 512)
+    alone = decode_attention_seconds(1, 32768, 1, 1152, pair, 17.4e-6, 4.55e12, 677e12, 80, 9e-10)
+    assert alone * 1e6 == pytest.approx(47.2, rel=0.02)
+    full = decode_attention_seconds(64, 32768, 1, 1152, pair, 17.4e-6, 4.55e12, 677e12, 80, 9e-10)
+    assert full == decode_attention_seconds(64, 32768, 1, 1152, pair, 17.4e-6, 4.55e12, 677e12, 80)
+
+
 def test_decode_time_grows_with_load_and_falls_with_better_hardware():
     batches = np.arange(1.0, 300.0, 7.0)
     assert (np.diff(decode(sequences=batches)) > 0).all()

@@ -13,14 +13,14 @@ _SPEC.loader.exec_module(fidelity)
 BOUNDS = {
     "H200 GEMM bf16": (0.04, 0.09),
     "H200 GEMM fp8": (0.04, 0.10),
-    "H200 GQA decode, bf16 KV": (0.02, 0.10),
+    "H200 GQA decode, bf16 KV": (0.02, 0.09),
     "H200 GQA decode, fp8 KV": (0.09, 0.14),
-    "H200 MLA decode, 128 heads": (0.05, 0.22),
+    "H200 MLA decode, 128 heads": (0.05, 0.12),
     "H200 prefill attention": (0.02, 0.03),
     "H800 GEMM fp8": (0.02, 0.05),
     "H800 grouped GEMM fp8": (0.045, 0.10),
-    "H800 GQA decode": (0.02, 0.05),
-    "H800 MLA decode": (0.06, 0.21),
+    "H800 GQA decode": (0.03, 0.05),
+    "H800 MLA decode": (0.06, 0.10),
     "H800 prefill attention": (0.06, 0.07),
     "H800 expert exchange": (0.03, 0.09),
     # Older libraries, another laboratory: nothing here was fitted.
