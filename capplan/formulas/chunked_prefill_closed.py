@@ -76,6 +76,8 @@ def closed_loop(rank: ClosedLoopRank, users: float, *, identical: bool = False) 
     ----------
     Little's law; checked against 260 simulated runs.
     """
+    if users <= 1:
+        return _alone(rank)
     saturation = closed.closed_loop_saturation(rank.token_budget, rank.prompt_tokens, rank.output_tokens)
     if users > saturation:
         return _saturated(rank, users, float(saturation))
@@ -86,6 +88,15 @@ def closed_loop(rank: ClosedLoopRank, users: float, *, identical: bool = False) 
         low, high = (middle, high) if middle * (first + rank.decode_steps * step) < users else (low, middle)
     first, step = _state(rank, users, low, identical)
     return ClosedLoop(low, first, step, low * rank.decode_steps * step, False)
+
+
+def _alone(rank: ClosedLoopRank) -> ClosedLoop:
+    """One user: exact, nobody else's prompt is in a decode step."""
+    chunks = math.ceil(rank.prompt_tokens / rank.token_budget - 1e-9)
+    ttft = rank.empty_step * chunks + rank.prompt_cost
+    tpot = rank.empty_step + rank.decode_cost
+    rate = 1 / (ttft + rank.decode_steps * tpot)
+    return ClosedLoop(rate, ttft, tpot, rate * rank.decode_steps * tpot, False)
 
 
 def _saturated(rank: ClosedLoopRank, users: float, saturation: float) -> ClosedLoop:
@@ -112,9 +123,7 @@ def _state(rank: ClosedLoopRank, users: float, rate: float, identical: bool) -> 
 
 
 def _identical_ttft(rank: ClosedLoopRank, users: float, decode: float, room: float) -> float:
-    """Requests lock into groups that are read in the same step; one user alone waits for nobody."""
-    if users <= 1:
-        return decode * math.ceil(rank.prompt_tokens / room - 1e-9) + rank.prompt_cost
+    """Requests lock into groups that are read in the same step."""
     if rank.prompt_tokens > room:
         full = closed.full_step_seconds(
             decode, room, rank.prompt_tokens, rank.prompt_tokens**2, rank.prefill, rank.prefill_square
