@@ -27,6 +27,7 @@ _POINTS = 16_384
 _MOST_POINTS = 262_144
 _TAIL = 1e-5  # mass of the wait left beyond the grid, far below P99.9
 _CELLS_PER_SERVICE = 12  # grid cells in a mean service time: resolves the median
+_LEAST_SHARE = 1e-30  # of requests that wait: keeps conditional means defined in idle pools
 _SMOOTH_NODES = 12  # a service law with at least this many nodes stands for a continuous one
 
 
@@ -282,7 +283,7 @@ def mgk_queue(
     rho = _checked_load(request_rate, mean, servers, arrival_variation)
     variation = max(second / mean**2 - 1, 0.0)
     factor = float(several_servers_factor(servers, rho, variation) + burst_wait_term(arrival_variation, variation, rho))
-    share = _wait_probability(rho, servers, arrival_variation, variation, seconds, weights)
+    share = max(_wait_probability(rho, servers, arrival_variation, variation, seconds, weights), _LEAST_SHARE)
     conditional = mean / (servers * (1 - rho)) * factor
     return MgkQueue(
         request_rate, servers, rho, mean, share, share * conditional, variation, arrival_variation, seconds, weights

@@ -25,6 +25,8 @@ class KvUse:
     mean: float
     p99: float
     overflow_probability: float
+    needed: float
+    """Share of the capacity that would keep the overflow at its target; above 1 there is too little."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,13 @@ def kv_use(problem: Problem, budget: MemoryBudget, stationary: Stationary) -> Kv
     sizes = running_size_moments(problem.workload)
     capacity = capacity_tokens(problem, budget)
     if capacity <= 0:
-        return KvUse(math.inf, math.inf, 1.0)
+        return KvUse(math.inf, math.inf, 1.0, math.inf)
     mean, variance, third = random_count_demand(stationary.mean, stationary.std**2, *sizes)
     overflow = float(overflow_probability(capacity, mean, variance, third))
-    return KvUse(mean / capacity, _demand_quantile(0.99, mean, variance, third) / capacity, overflow)
+    p99, needed = (
+        _demand_quantile(p, mean, variance, third) / capacity for p in (0.99, 1 - problem.scenario.slo.kv_overflow)
+    )
+    return KvUse(mean / capacity, p99, overflow, needed)
 
 
 def capacity_tokens(problem: Problem, budget: MemoryBudget) -> float:
@@ -141,8 +146,8 @@ def capacity_tokens(problem: Problem, budget: MemoryBudget) -> float:
 
 def _demand_quantile(p: float, mean: float, variance: float, third: float) -> float:
     """Quantile of the demand: bisection on the overflow probability."""
-    low, high = 0.0, mean + 12 * math.sqrt(variance)
-    for _ in range(50):
+    low, high = 0.0, mean + 40 * math.sqrt(variance)
+    for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if overflow_probability(middle, mean, variance, third) > 1 - p else (low, middle)
     return high

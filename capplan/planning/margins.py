@@ -10,8 +10,8 @@ from capplan.planning.deploy import all_checks, reload
 from capplan.planning.pools import Check, Pools
 from capplan.planning.problem import Problem
 
-TURNS = 7
-MOST = 8.0
+TURNS = 6
+STEPS = (1.25, 2.0, 4.0, 8.0)
 PRECISION = 1.01
 SLACK = 1.0
 
@@ -58,18 +58,42 @@ def _worst(problem: Problem, pools: Pools, rate: float) -> Check | None:
 
 
 def _largest(check_at: Callable[[float], Check | None]) -> tuple[float, str]:
-    """Largest factor that meets every target, to about 1 %: the slack, interpolated, says where to look next."""
-    low, high, breaks = 1.0, MOST, "load"
-    below, above = -SLACK, SLACK
+    """Largest factor that meets every target, to about 1 %: doubling steps, then regula falsi on the slack."""
+    low, below = 1.0, _slack(check_at(1.0))
+    if below > 0:
+        return 1.0, _name(check_at(1.0))
+    for factor in STEPS:
+        check = check_at(factor)
+        if check is None or not check.met:
+            return _between(check_at, (low, below), (factor, check))
+        low, below = factor, _slack(check)
+    return low, "nothing up to there"
+
+
+def _between(
+    check_at: Callable[[float], Check | None], met: tuple[float, float], missed: tuple[float, Check | None]
+) -> tuple[float, str]:
+    (low, below), (high, failed) = met, missed
+    above = _slack(failed)
     for _ in range(TURNS):
         if high / low < PRECISION:
             break
-        share = min(0.9, max(0.1, below / (below - above)))
-        middle = low * (high / low) ** share
+        middle = low * (high / low) ** min(0.9, max(0.1, below / (below - above)))
         check = check_at(middle)
-        slack = SLACK if check is None else max(-SLACK, min(SLACK, math.log(max(check.ratio, 1e-9))))
         if check is not None and check.met:
-            low, below = middle, min(slack, -1e-3)
+            low, below, above = middle, _slack(check), above / 2  # halving the stale end keeps both ends moving
         else:
-            high, above, breaks = middle, max(slack, 1e-3), "load" if check is None else check.name
-    return low, breaks
+            high, failed, above, below = middle, check, _slack(check), below / 2
+    return low, _name(failed)
+
+
+def _slack(check: Check | None) -> float:
+    """Logarithm of value over target, within bounds and never quite zero."""
+    if check is None:
+        return SLACK
+    value = max(-SLACK, min(SLACK, math.log(max(check.ratio, 1e-9))))
+    return min(value, -1e-3) if check.met else max(value, 1e-3)
+
+
+def _name(check: Check | None) -> str:
+    return "load" if check is None else check.name

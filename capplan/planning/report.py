@@ -56,6 +56,10 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _check_dict(check: Check) -> dict[str, Any]:
+    return {"name": check.name, "value": check.value, "target": check.target}
+
+
 def _margins_dict(margins: Any) -> dict[str, Any]:
     return {
         "fails_at_request_rate_per_second": margins.rate.value,

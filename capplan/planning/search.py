@@ -148,7 +148,7 @@ def aggregated_checks(problem: Problem, pool: AggregatedPool) -> Iterator[Check]
 
 
 def _pool_checks(problem: Problem, pool: DecodePool) -> Iterator[Check]:
-    yield Check("kv_overflow", pool.kv.overflow_probability, problem.scenario.slo.kv_overflow)
+    yield Check("kv_overflow", pool.kv.overflow_probability, problem.scenario.slo.kv_overflow, pool.kv.needed)
     longest = problem.workload.input.quantile(0.999) + 1
     yield Check("longest_request_tokens", longest, max(1.0, capacity_tokens(problem, pool.budget)))
 
