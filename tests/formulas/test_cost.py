@@ -13,8 +13,9 @@ from capplan.formulas.cost import (
 
 def test_cost_of_a_measured_run():
     """github.com/allenai/olmocr, issue 249: 2,190 tokens in 32.82 s at $0.001097/s cost $0.036, $16.4 a million."""
-    assert 32.82 * 0.001097 == pytest.approx(0.036, abs=5e-4)
-    assert run_cost_per_million_tokens(2190, 32.82, 0.001097) == pytest.approx(16.4, abs=0.05)
+    seconds, price = 32.82, 0.001097
+    assert seconds * price == pytest.approx(0.036, abs=5e-4)
+    assert run_cost_per_million_tokens(2190, seconds, price) == pytest.approx(16.4, abs=0.05)
 
 
 def test_hourly_and_per_run_prices_agree():

@@ -8,14 +8,8 @@ import pytest
 from capplan.errors import InputError
 from capplan.formulas.length_laws import LogNormal
 from capplan.formulas.queueing import erlang_c, mg1_wait_mean_seconds, mg1_wait_second_moment
-from capplan.formulas.queueing_numeric import (
-    continuous_erlang_c,
-    gamma_wait_exceedance,
-    gamma_wait_quantile,
-    mgk_queue,
-    mgk_wait,
-    overlap_share,
-)
+from capplan.formulas.queueing_numeric import mgk_queue, mgk_wait, overlap_share
+from capplan.formulas.queueing_tail import continuous_erlang_c, gamma_wait_exceedance, gamma_wait_quantile
 
 RUNS = json.loads((Path(__file__).parents[1] / "truth" / "prefill_queue_runs.json").read_text())["runs"]
 
