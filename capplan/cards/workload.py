@@ -124,10 +124,7 @@ class Workload:
         if self.joint is not None:
             return sample_moments(self.joint.input, self.joint.output - 1.0, self.joint.weight)
         parts = [(kind.share, _shifted(kind.input, 0.5, 3), _shifted(kind.output, 1.0, 4)) for kind in self.classes]
-        values = [math.fsum(share * p[i] * d[j] for share, p, d in parts) for i, j in ORDERS]
-        if not all(math.isfinite(value) for value in values):
-            raise InputError("the fourth moment is infinite; give the heavy-tailed law a max", key="workload")
-        return DecodeMoments(*values)
+        return DecodeMoments(*(math.fsum(share * p[i] * d[j] for share, p, d in parts) for i, j in ORDERS))
 
     @cached_property
     def overlap(self) -> tuple[float, float, float]:
@@ -257,6 +254,8 @@ class Workload:
 def _shifted(law: LengthLaw, shift: float, order: int) -> list[float]:
     """E[(X - shift)^k] for k = 0..order."""
     raw = [law.moment(k) for k in range(order + 1)]
+    if not all(math.isfinite(moment) for moment in raw):
+        raise InputError(f"moment {order} of the lengths is infinite; give the heavy-tailed law a max", key="workload")
     return [math.fsum(math.comb(k, r) * (-shift) ** (k - r) * raw[r] for r in range(k + 1)) for k in range(order + 1)]
 
 

@@ -125,14 +125,16 @@ def _linear(step_time: Any) -> tuple[float, float, float] | None:
     """The three constants of a linear step time, or None for a function or an array."""
     if callable(step_time):
         return None
-    values = step_time.tolist() if hasattr(step_time, "tolist") else step_time
-    if not isinstance(values, (tuple, list)) or not values:
+    array = hasattr(step_time, "tolist")
+    values = step_time.tolist() if array else step_time
+    constants = not array and isinstance(values, (tuple, list)) and len(values) == 3
+    if not isinstance(values, list) and not constants:
         raise InputError(
             "must be (a, e, c), a function T(batch), or an array of T at batch 0, 1, 2, ...", key="step_time"
         )
     for value in values:
         _number("step_time", value, least=0.0)
-    if len(values) == 3 and isinstance(step_time, tuple):
+    if constants:
         _number("step_time", values[0], least=0.0, strict=True)
         return float(values[0]), float(values[1]), float(values[2])
     if len(values) < 2 or min(values[1:]) <= 0.0:

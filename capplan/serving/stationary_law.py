@@ -248,7 +248,7 @@ class Stationary:
         met = self._reweighted(m.met_shift)
         if m.spectrum is not None:
             shrink = m.spectrum.averaged_variance(steps) / m.spectrum.step_variance
-        own = m.e + m.c * (nodes.prompt_mean[use] + steps / 2)
+        own = m.e + m.c * (nodes.prompt_mean[use] + steps / 2) - m.replaced
         mean = m.step_mean + m.met_shift * memory + own * (1 + m.feedback * (1 - memory))
         variance = met.variance * shrink + m.c**2 * nodes.prompt_variance[use]
         third = met.third * shrink**2 + m.c**3 * nodes.prompt_third[use]

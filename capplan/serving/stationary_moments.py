@@ -49,7 +49,8 @@ class StepMoments:
     """Moments over steps (each step counts once), and what percentiles need beside them.
 
     ``met_shift``: step time met by an arriving request less the mean over steps [s]. ``feedback``: x/(1-x), how far a
-    request's own step seconds multiply. ``slots``: what the cap does, None without one or where it never binds.
+    request's own step seconds multiply. ``slot_load`` and the waits: with a cap only. ``replaced``: step
+    seconds of the average request whose place a request takes; 0 where it comes on top of the batch it meets [s].
     """
 
     a: float
@@ -72,6 +73,7 @@ class StepMoments:
     wait_probability: float = 0.0
     wait_mean_of_waiting: float = 0.0
     slot_load: float | None = None
+    replaced: float = 0.0
 
 
 def linear_moments(
@@ -319,6 +321,8 @@ def saturated(found: StepMoments, workload: Workload, cap: int, step_mean: float
     context_variance = cap * (found.c * workload.context_std) ** 2
     return replace(
         found,
+        e=found.e if math.isfinite(found.e) else 0.0,
+        replaced=found.b if math.isfinite(found.b) else 0.0,
         step_mean=step_mean,
         batch_mean=float(cap),
         step_variance=context_variance,

@@ -1,0 +1,250 @@
+"""``concurrency``: the simulated grid, agreement of its ways, limits, policies, errors."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.tails import barrier_table, cap_table, collect, routing_table
+from capplan.cards.workload import Workload
+from capplan.errors import InputError, UnknownNameError
+from capplan.formulas.length_laws import Exponential, LogNormal, Pareto
+from capplan.quantities.chain import Chain
+from capplan.serving.stationary import Stationary, concurrency
+from tests.reference.tail_laws import grid_workload
+
+EXPONENTIAL = Workload(1000, Exponential(1001))
+STEP = (0.012, 1.2e-4, 0.0)
+RATE = 0.6 / (EXPONENTIAL.mean_decode_steps * 1.2e-4)
+
+
+def off(ratios: list[float], share: float) -> float:
+    """That percentile of |ratio - 1|."""
+    return float(np.quantile(np.abs(np.array(ratios) - 1), share))
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("method", ["closed", "exact"])
+def test_percentiles_on_the_simulated_poisson_grid(method: str) -> None:
+    found = collect("open_poisson", method)
+    for name in ("step P99", "TPOT P99", "ITL P99", "TPOT P50", "TPOT mean", "batch mean"):
+        assert off(found["10 and more"][name], 0.5) < 0.004, name
+        assert off(found["10 and more"][name], 0.95) < 0.02, name
+        assert off(found["2 to 10"][name], 0.95) < 0.05, name
+    assert off(found["10 and more"]["batch P99"], 0.95) < 0.03
+
+
+@pytest.mark.simulation
+def test_percentiles_on_the_simulated_bursty_grid() -> None:
+    found = collect("open_bursty", "closed")["10 and more"]
+    assert off(found["TPOT P99"], 0.5) < 0.006
+    assert off(found["TPOT P99"], 0.95) < 0.02
+    assert off(found["step P99"], 0.95) < 0.03
+
+
+@pytest.mark.simulation
+def test_cap_on_the_simulated_grid() -> None:
+    for arrivals, limit in (("poisson", 0.15), ("h2", 0.2)):
+        found = cap_table()[arrivals]
+        assert off(found["P(wait)"], 0.95) < limit
+        assert off(found["TPOT mean"], 0.95) < 0.02
+        assert off(found["TPOT P99"], 0.5) < 0.04
+        assert off(found["wait mean"], 0.5) < 0.12
+
+
+@pytest.mark.simulation
+def test_routing_and_barrier_on_the_simulated_grid() -> None:
+    for name, ratios in routing_table().items():
+        assert off(ratios["TPOT P99"], 0.5) < 0.025, name
+        assert off(ratios["step P99"], 0.95) < 0.07, name
+    for name, ratios in barrier_table().items():
+        assert off(ratios["step mean"], 0.95) < 0.045, name
+
+
+# Simulated over 12 M requests: P99 of the step time, TPOT P50 and P99, in ms.
+@pytest.mark.parametrize(
+    ("row", "step", "half", "tail"),
+    [
+        (("exp", "fixed", 100, 0.0, 0.6), 36.05, 30.25, 35.82),
+        (("exp", "fixed", 100, 0.85, 0.6), 36.30, 30.16, 36.13),
+        (("prod", "prod", 100, 0.85, 0.7), 55.66, 40.50, 55.31),
+        (("prod", "fixed", 50, 0.5, 0.8), 84.08, 60.01, 83.97),
+    ],
+)
+@pytest.mark.parametrize("method", ["closed", "exact"])
+def test_percentiles_against_measured_vectors(
+    row: tuple[str, str, float, float, float], step: float, half: float, tail: float, method: str
+) -> None:
+    steps, prompt, ratio, share, load = row
+    workload = grid_workload(steps, prompt)
+    b = 0.012 / ratio
+    c = share * b / workload.mean_context
+    rate = load / (workload.mean_decode_steps * b)
+    state = concurrency(workload, rate, (0.012, b - c * workload.mean_context, c), method=method)
+    assert 1e3 * state.step_quantile(0.99) == pytest.approx(step, rel=0.015)
+    # The mean batch of the last run is itself 1.7 % below the exact mean.
+    assert 1e3 * state.tpot_quantile(0.5) == pytest.approx(half, rel=0.018)
+    assert 1e3 * state.tpot_quantile(0.99) == pytest.approx(tail, rel=0.015)
+
+
+def figures(state: Stationary) -> list[float]:
+    names = ("step_mean", "mean", "std", "load", "itl_mean", "tpot_mean", "shape_index", "relaxation_seconds")
+    quantiles = [law(p) for law in (state.step_quantile, state.itl_quantile, state.tpot_quantile) for p in (0.5, 0.99)]
+    return [getattr(state, name) for name in names] + quantiles + [state.quantile(0.99)]
+
+
+@pytest.mark.parametrize("load", [0.3, 0.9])
+def test_three_ways_agree_without_context_cost(load: float) -> None:
+    rate = load / (EXPONENTIAL.mean_decode_steps * STEP[1])
+    expected = figures(concurrency(EXPONENTIAL, rate, STEP))
+    table = STEP[0] + STEP[1] * np.arange(500)
+    for step_time in (lambda n: STEP[0] + STEP[1] * n, table, lambda n: STEP[0] + STEP[1] * float(n)):
+        assert figures(concurrency(EXPONENTIAL, rate, step_time)) == pytest.approx(expected, rel=1e-6)
+    assert figures(concurrency(EXPONENTIAL, rate, STEP, method="exact")) == pytest.approx(expected, rel=0.01)
+
+
+def test_line_that_touches_a_mixture_of_experts() -> None:
+    def step_time(n: Any) -> Any:
+        return 0.010 + 0.02 * (1 - (1 - 8 / 256) ** n) + 5e-5 * n
+
+    whole = concurrency(EXPONENTIAL, 4.0, step_time)
+    n = whole.moments.batch_mean
+    slope = (step_time(n + 1) - step_time(n - 1)) / 2
+    line = concurrency(EXPONENTIAL, 4.0, (step_time(n) - slope * n, slope, 0.0))
+    assert whole.tpot_quantile(0.99) == pytest.approx(line.tpot_quantile(0.99), rel=0.01)
+    assert whole.mean == pytest.approx(line.mean, rel=0.01)
+    assert whole.std == pytest.approx(line.std, rel=0.02)
+
+
+def test_littles_law() -> None:
+    workload = Workload(LogNormal(1000, 1), LogNormal(801, 1))
+    state = concurrency(workload, 4.0, (0.01, 2e-5, 2e-8))
+    assert state.mean == pytest.approx(4.0 * workload.mean_decode_steps * state.itl_mean, rel=1e-9)
+    assert state.step_mean == pytest.approx(0.01 / (1 - state.load), rel=1e-12)
+
+
+def test_percentiles_rise_with_load_and_with_bursts() -> None:
+    tails = [concurrency(EXPONENTIAL, RATE * share, STEP).tpot_quantile(0.99) for share in (0.2, 0.6, 1.0, 1.5)]
+    assert tails == sorted(tails)
+    bursty = [concurrency(EXPONENTIAL, RATE, STEP, dispersion=i).tpot_quantile(0.99) for i in (0.5, 1.0, 4.0, 16.0)]
+    assert bursty == sorted(bursty)
+
+
+def test_quantiles_take_arrays_and_rise() -> None:
+    state = concurrency(EXPONENTIAL, RATE, (0.012, 6e-5, 4e-8), cap=250)
+    p = np.array([0.05, 0.5, 0.9, 0.99, 0.999])
+    for law in (state.step_quantile, state.itl_quantile, state.tpot_quantile, state.e2e_quantile, state.quantile):
+        many = law(p)
+        assert (np.diff(many) >= 0).all()
+        assert many == pytest.approx([law(float(one)) for one in p], rel=3e-3)
+
+
+def test_a_cap_makes_requests_wait() -> None:
+    free = concurrency(EXPONENTIAL, RATE, STEP)
+    tight = concurrency(EXPONENTIAL, RATE, STEP, cap=170)
+    wide = concurrency(EXPONENTIAL, RATE, STEP, cap=100_000)
+    assert 0.05 < tight.wait_probability < 0.5
+    assert tight.quantile(0.99) == 170
+    assert tight.mean < free.mean
+    assert tight.tpot_quantile(0.99) < free.tpot_quantile(0.99)
+    assert tight.e2e_quantile(0.99) > free.e2e_quantile(0.99)
+    assert tight.step_mean == free.step_mean
+    assert wide.wait_quantile(0.9999) == 0.0
+    assert wide.e2e_quantile(0.99) == pytest.approx(free.e2e_quantile(0.99), rel=1e-6)
+
+
+def test_more_than_the_rank_can_do_is_an_answer() -> None:
+    state = concurrency(EXPONENTIAL, 20.0, STEP)
+    assert not state.stable
+    assert state.load == pytest.approx(2.4, rel=1e-3)
+    for value in (state.mean, state.step_mean, state.quantile(0.5), state.tpot_quantile(0.99), state.e2e_quantile(0.5)):
+        assert value == math.inf
+    assert "1 or more" in state.warnings[0]
+    held = concurrency(EXPONENTIAL, 20.0, STEP, cap=100)
+    assert not held.stable
+    assert held.mean == pytest.approx(100)
+    assert held.step_mean == pytest.approx(0.024)
+    assert held.tpot_quantile(0.99) == pytest.approx(0.024, rel=1e-6)
+    assert held.wait_quantile(0.5) == math.inf
+    beyond = concurrency(EXPONENTIAL, 20.0, lambda n: 0.012 + 1.2e-4 * n, cap=100)
+    assert beyond.tpot_quantile(0.99) == pytest.approx(0.024, rel=1e-6)
+
+
+def test_warnings_say_where_the_laws_end() -> None:
+    assert concurrency(EXPONENTIAL, RATE, STEP).warnings == ()
+    assert "above 0.9" in concurrency(EXPONENTIAL, RATE * 1.55, STEP).warnings[0]
+    heavy = Workload(LogNormal(1000, 6), 1001)
+    few = concurrency(heavy, 0.5, (0.012, 1e-4, 1e-6)).warnings
+    assert any("shape index" in warning for warning in few)
+    assert any("nearly fixed" in warning for warning in few)
+
+
+def test_one_instance_is_the_same_behind_any_router() -> None:
+    means = {r: concurrency(EXPONENTIAL, RATE, STEP, routing=r).tpot_quantile(0.99) for r in ("random", "round-robin")}
+    assert means["random"] == means["round-robin"]
+    many = [
+        concurrency(EXPONENTIAL, RATE, STEP, dispersion=3.0, routing=r, instances=8).tpot_quantile(0.99)
+        for r in ("random", "round-robin", "least-loaded")
+    ]
+    assert many == sorted(many, reverse=True)
+
+
+def test_chain_names_and_overrides_the_quantities() -> None:
+    chain = Chain(record=True)
+    plain = concurrency(EXPONENTIAL, RATE, STEP, cap=200, chain=chain)
+    assert chain.links["step_mean_seconds"].value == plain.step_mean
+    assert chain.links["decode_load"].source == "capplan.formulas.stationary.decode_load"
+    assert {"heavy_load_factor", "step_variance", "slot_load", "peakedness"} <= set(chain.links)
+    changed = Chain({"step_variance": 1e-4})
+    assert concurrency(EXPONENTIAL, RATE, STEP, chain=changed).step_std == pytest.approx(1e-2)
+    assert changed.used_overrides == {"step_variance"}
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"request_rate": 0}, "request_rate"),
+        ({"request_rate": float("nan")}, "request_rate"),
+        ({"request_rate": "5"}, "request_rate"),
+        ({"step_time": (1, 2)}, "step_time"),
+        ({"step_time": "fast"}, "step_time"),
+        ({"step_time": (0, 1e-4, 0)}, "step_time"),
+        ({"step_time": (0.01, -1e-4, 0)}, "step_time"),
+        ({"step_time": np.array([0.01, 0.0])}, "step_time"),
+        ({"cap": 0}, "cap"),
+        ({"cap": 2.5}, "cap"),
+        ({"dispersion": 0}, "dispersion"),
+        ({"routing": "fair"}, "routing"),
+        ({"method": "guess"}, "method"),
+        ({"instances": 0}, "instances"),
+        ({"workload": 3}, "workload"),
+        ({"workload": Workload(100, 1)}, "workload.output"),
+        ({"workload": Workload(100, Pareto(10, 1.5))}, "workload"),
+    ],
+)
+def test_bad_input_names_the_field(change: dict[str, Any], key: str) -> None:
+    given: dict[str, Any] = {"workload": EXPONENTIAL, "request_rate": 1.0, "step_time": STEP} | change
+    with pytest.raises(InputError) as caught:
+        concurrency(**given)
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize("p", [0, 1, -0.1, "0.5", float("nan")])
+def test_a_probability_must_lie_between_zero_and_one(p: Any) -> None:
+    with pytest.raises(InputError):
+        concurrency(EXPONENTIAL, RATE, STEP).tpot_quantile(p)
+
+
+def test_unknown_override_is_an_error() -> None:
+    with pytest.raises(UnknownNameError):
+        Chain({"step_variants": 1.0})
+
+
+def test_truth_rows_say_where_they_come_from() -> None:
+    rows = json.loads((Path(__file__).parents[1] / "truth/tail_rows.json").read_text(encoding="utf-8"))
+    assert "simulations" in rows["source"]
