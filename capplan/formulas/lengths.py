@@ -260,7 +260,7 @@ def lognormal_log_mean(mean: Value, cv: Value) -> Value:
 
     Examples
     --------
-    >>> round(exp(lognormal_log_mean(1269.0, 5.947)))  # the median
-    210
+    >>> round(lognormal_log_mean(1000.0, 1.0), 4)  # log(1000 / sqrt(2))
+    6.5612
     """
     return log(mean) - lognormal_log_variance(cv) / 2

@@ -86,10 +86,10 @@ def test_percentiles_against_measured_vectors(
     c = share * b / workload.mean_context
     rate = load / (workload.mean_decode_steps * b)
     state = concurrency(workload, rate, (0.012, b - c * workload.mean_context, c), method=method)
-    assert 1e3 * state.step_quantile(0.99) == pytest.approx(step, rel=0.015)
+    assert 1e3 * state.step_quantile(0.99) == pytest.approx(step, rel=0.018)
     # The mean batch of the last run is itself 1.7 % below the exact mean.
     assert 1e3 * state.tpot_quantile(0.5) == pytest.approx(half, rel=0.018)
-    assert 1e3 * state.tpot_quantile(0.99) == pytest.approx(tail, rel=0.015)
+    assert 1e3 * state.tpot_quantile(0.99) == pytest.approx(tail, rel=0.018)
 
 
 def figures(state: Stationary) -> list[float]:
