@@ -16,11 +16,12 @@ def explain(
     command: Annotated[str, typer.Argument(help="kv, fit, step, prefill or plan, with its arguments.")],
 ) -> int:
     """The chain of formulas behind a number."""
-    from capplan.cli.main import app
+    from capplan.cli.main import build
 
     if command not in EXPLAINED:
         raise UnknownNameError.among(command, EXPLAINED, "command to explain")
-    result = app(args=[command, *context.args, "--explain"], prog_name="capplan", standalone_mode=False)
+    arguments = [command, *context.args, "--explain"]
+    result = build(arguments)(args=arguments, prog_name="capplan", standalone_mode=False)
     return result if isinstance(result, int) else 0
 
 

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import typer
 
-from capplan.cli import cards, explain, fit, kv, plan, prefill, step
 from capplan.errors import InputError
 
 EXIT_BAD_INPUT = 2
 UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 """Base of what typer raises for a wrong command line (its own copy of click's ``ClickException``)."""
 
-app = typer.Typer(
-    name="capplan",
-    help="Capacity planning for LLM inference: closed forms with P99s.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-for module in (kv, fit, step, prefill, plan, explain, cards):
-    module.register(app)
+_CARDS = ("models", "hardware", "workloads", "engines")
+_MODULES = {
+    **{name: name for name in ("kv", "fit", "step", "prefill", "plan", "explain")},
+    **dict.fromkeys(_CARDS, "cards"),
+}
+"""Command to the module that registers it."""
+
+
+def build(arguments: list[str]) -> typer.Typer:
+    """The application with the command that is called; with all of them for ``--help`` or an unknown name.
+
+    Typer reads the annotations of every command it knows, so a command that is not called costs start-up time.
+    """
+    app = typer.Typer(
+        name="capplan",
+        help="Capacity planning for LLM inference: closed forms with P99s.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_root)
+    called = _MODULES.get(arguments[0]) if arguments else None
+    for module in dict.fromkeys([called] if called else _MODULES.values()):
+        importlib.import_module(f"capplan.cli.{module}").register(app)
+    return app
+
+
+def _root() -> None:
+    """Capacity planning for LLM inference: closed forms with P99s."""
 
 
 def run(arguments: list[str] | None = None) -> None:
@@ -33,7 +53,7 @@ def run(arguments: list[str] | None = None) -> None:
 def main(arguments: list[str]) -> int:
     """Run one command line and return its exit code: 0 fine, 2 bad input, 3 infeasible or does not fit."""
     try:
-        result = app(args=arguments, prog_name="capplan", standalone_mode=False)
+        result = build(arguments)(args=arguments, prog_name="capplan", standalone_mode=False)
     except InputError as error:
         return _complain(str(error))
     except UsageProblem as error:
