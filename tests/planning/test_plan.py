@@ -1,0 +1,206 @@
+"""The main job: pools that meet their targets, and the properties every plan must have."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from capplan.errors import InputError
+from capplan.planning.deploy import all_checks, reload
+from capplan.planning.plan import plan
+from capplan.planning.problem import resolve
+from capplan.planning.scenario import load_scenario
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "reasoning-r1-h800.toml"
+SMALL = {
+    "model": "llama-3.1-8b",
+    "hardware": {"gpu": "h100"},
+    "workload": {
+        "input": {"law": "lognormal", "mean": "1k", "cv": 1.0, "max": "16k"},
+        "output": {"law": "lognormal", "mean": "1k", "cv": 1.0, "max": "16k"},
+        "rate": "10/s",
+    },
+    "slo": {"tpot_p99": "30ms", "ttft_p99": "2s"},
+}
+
+
+@pytest.fixture(scope="module")
+def example():
+    return plan(EXAMPLE)
+
+
+def test_r1_on_h800(example):
+    # The decode pool needs expert parallelism across nodes: 689 GB of fp8 weights with MTP layers do not fit 8 x 80 GB.
+    assert example.feasible
+    assert 40 <= example.gpus_total <= 64
+    prefill, decode = example.pools
+    assert decode.layout["ep"] > 8
+    assert prefill.layout["tp"] > 1
+    assert example.binding.name in ("tpot_p99", "kv_overflow")
+    assert decode.kv_overflow_probability <= 0.001
+
+
+def test_a_plan_meets_its_own_targets_when_evaluated_again(example):
+    again = reload(example.problem, example.outcome.pools, example.problem.sizing_rate)
+    checks = all_checks(example.problem, again)
+    assert {"tpot_p99", "ttft_p99", "kv_overflow"} <= {check.name for check in checks}
+    assert all(check.met for check in checks)
+
+
+def test_percentiles_rise_and_e2e_holds_its_parts(example):
+    values = example.to_dict()
+    for name in ("ttft", "tpot", "itl", "step", "answer", "e2e"):
+        row = [values[f"{name}_{p}_seconds"] for p in ("p50", "p90", "p99", "p999")]
+        assert row == sorted(row)
+        assert row[0] > 0
+    for p in ("p50", "p90", "p99"):
+        assert values[f"ttft_{p}_seconds"] < values[f"answer_{p}_seconds"] < values[f"e2e_{p}_seconds"]
+    # P99s are neither added nor multiplied: E2E P99 stays below the sum of the parts' P99s.
+    longest = example.problem.workload.output.quantile(0.99)
+    assert values["e2e_p99_seconds"] < values["ttft_p99_seconds"] + longest * values["tpot_p99_seconds"]
+    assert 0.98 < values["attainment"] <= 1
+
+
+def test_pools_add_up(example):
+    data = example.to_dict()
+    assert data["gpus_total"] == sum(pool["gpus"] for pool in data["pools"])
+    assert data["cost_per_hour"] == pytest.approx(2.0 * data["gpus_total"])
+    for pool in data["pools"]:
+        layout = pool["layout"]
+        assert pool["gpus"] == pool["instances"] * layout["tp"] * layout["pp"] * layout["dp"]
+        for link in pool["links"].values():
+            assert link["bytes_per_second"] == pytest.approx(sum(link["causes"].values()))
+            assert 0 < link["utilization"] < 1
+    json.dumps(data, allow_nan=False, default=float)
+
+
+def test_assumptions_are_listed(example):
+    text = " ".join(example.assumptions)
+    assert "engine vLLM" in text
+    assert "independent" in text
+
+
+@pytest.mark.parametrize("mode", ["aggregated", "disaggregated"])
+def test_raising_the_rate_never_lowers_the_gpus(mode):
+    sizes = [plan(SMALL, mode=mode, rate=f"{rate}/s").gpus_total for rate in (2, 5, 9, 14, 25, 40, 80)]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > sizes[0]
+
+
+def test_longer_outputs_never_need_fewer_decode_gpus():
+    def decode_gpus(factor):
+        base = resolve(load_scenario(SMALL, mode="disaggregated", tp=1))
+        from capplan.planning.search import decode_search
+
+        longer = base.with_workload(base.workload.scaled_output(factor))
+        return decode_search(longer, 1024, longer.sizing_rate).best.gpus
+
+    sizes = [decode_gpus(factor) for factor in (0.5, 1, 1.5, 2.5, 4, 8)]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > sizes[0]
+
+
+def test_a_looser_target_never_needs_more():
+    sizes = [plan(SMALL, mode="disaggregated", tpot_p99=f"{ms}ms").gpus_total for ms in (15, 20, 30, 60)]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_auto_is_the_cheaper_mode():
+    both = {mode: plan(SMALL, mode=mode).gpus_total for mode in ("aggregated", "disaggregated", "auto")}
+    assert both["auto"] == min(both["aggregated"], both["disaggregated"])
+
+
+def test_bursts_need_no_fewer_gpus():
+    calm, bursty = (plan(SMALL, mode="disaggregated", dispersion=d, rate="40/s").gpus_total for d in (1, 30))
+    assert bursty >= calm
+
+
+def test_an_override_changes_the_answer_and_is_named():
+    base = plan(SMALL, mode="aggregated", tp=1)
+    tight = plan(SMALL, mode="aggregated", tp=1, **{"override.kv_pool_gib": 6})
+    assert tight.gpus_total > base.gpus_total
+    assert tight.pools[0].kv_capacity_tokens_per_rank == pytest.approx(6 * 2**30 / 131_072, rel=1e-3)
+    assert any("kv_pool_gib" in line for line in tight.assumptions)
+    slow = plan(SMALL, mode="disaggregated", **{"override.attention_stream_bandwidth": "1TB/s"})
+    assert slow.view.percentile("tpot", 0.5) > 1.1 * plan(SMALL, mode="disaggregated").view.percentile("tpot", 0.5)
+
+
+def test_infeasible_latency_names_the_nearest_target():
+    answer = plan(SMALL, tpot_p99="1ms", mode="disaggregated")
+    assert not answer.feasible
+    nearest = answer.nearest["tpot_p99"]
+    assert nearest > 0.001
+    # The nearest target is feasible when it is asked for.
+    assert plan(SMALL, tpot_p99=f"{nearest * 1.001}s", mode="disaggregated", max_gpus=1024).feasible
+
+
+def test_too_few_gpus_is_infeasible_and_says_why():
+    answer = plan(EXAMPLE, max_gpus=24)
+    assert not answer.feasible
+    assert answer.nearest
+    assert "infeasible with 24 GPUs" in answer.to_text()
+
+
+def test_a_model_that_does_not_fit_says_what_is_missing():
+    answer = plan(EXAMPLE, max_gpus=8)
+    assert not answer.feasible
+    assert answer.nearest["memory_missing_bytes"] > 2**30
+
+
+def test_ttft_that_no_replica_can_fix_is_not_fixed_by_replicas():
+    # One prompt alone takes longer than the target: more instances do not help, and the plan says so.
+    answer = plan(SMALL, ttft_p99="20ms", mode="disaggregated")
+    assert not answer.feasible
+    assert answer.nearest["ttft_p99"] > 0.02
+
+
+def test_closed_loop_sizes_for_the_rate_it_causes():
+    changed = {**SMALL, "workload": {**SMALL["workload"], "concurrency": 200}}
+    del changed["workload"]["rate"]
+    answer = plan(changed, mode="aggregated")
+    assert answer.feasible
+    in_flight = answer.problem.rate * answer.view.e2e.mean
+    assert in_flight == pytest.approx(200, rel=0.1)
+
+
+def test_thinking_budget_shortens_the_tail():
+    free, cut = plan(EXAMPLE), plan(EXAMPLE, thinking_budget="4k")
+    assert cut.view.percentile("e2e", 0.99) < free.view.percentile("e2e", 0.99)
+    assert cut.gpus_total <= free.gpus_total
+
+
+def test_fixed_layouts_are_kept():
+    answer = plan(EXAMPLE, **{"serving.decode_layout": {"tp": 4, "dp": 8}, "serving.prefill_layout": {"tp": 8, "dp": 2}})
+    prefill, decode = answer.pools
+    assert (prefill.layout["tp"], prefill.layout["dp"]) == (8, 2)
+    assert (decode.layout["tp"], decode.layout["dp"]) == (4, 8)
+
+
+def test_margins_lie_beyond_the_plan(example):
+    margins = example.margins
+    assert margins.rate.factor >= 1 / (1 - 0.1) * 0.99
+    assert margins.output.factor > 1
+    beyond = reload(example.problem, example.outcome.pools, example.problem.rate * margins.rate.factor * 1.03)
+    assert beyond is None or not all(check.met for check in all_checks(example.problem, beyond))
+
+
+def test_unknown_names_stop_with_one_line():
+    for changes in ({"model": "llama-9"}, {"gpu": "h1000"}, {"engine": "vlm"}, {"workload": "chatt"}):
+        with pytest.raises(InputError) as caught:
+            plan(SMALL, **changes)
+        assert "\n" not in str(caught.value)
+
+
+def test_numbers_are_finite(example):
+    def walk(value):
+        if isinstance(value, dict):
+            for item in value.values():
+                walk(item)
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                walk(item)
+        elif isinstance(value, float):
+            assert math.isfinite(value)
+
+    walk(example.to_dict())
