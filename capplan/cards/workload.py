@@ -153,6 +153,12 @@ class Workload:
             parts.append((kind.share, DecodeNodes.product(values - 1.0, weights, prompt)))
         return DecodeNodes.joined(parts)
 
+    @cached_property
+    def few_nodes(self) -> DecodeNodes:
+        """At most some 80 nodes, for laws that depend smoothly on the length: TPOT over requests."""
+        nodes = self.decode_nodes()
+        return nodes if len(nodes.steps) <= 80 else nodes.merged(144)
+
     @property
     def mean_decode_steps(self) -> float:
         """Decode steps of a request, E[L] - 1 [token]."""

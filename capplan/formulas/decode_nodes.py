@@ -96,20 +96,31 @@ class DecodeNodes:
         Groups hold equal shares of ``1 + (D/E[D])^2 + (D/E[D])^4`` (scaled), so the tail, which rules the fourth
         moment, is nearly kept request by request.
         """
+        p = prompts - 0.5
+        return cls._regrouped(steps, weights, p, p**2, p**3, n)
+
+    def merged(self, n: int) -> DecodeNodes:
+        """The nodes reduced to at most ``n``, neighbours in length sharing one (see :meth:`grouped`)."""
+        mean = self.prompt_mean
+        square = self.prompt_variance + mean**2
+        cube = self.prompt_third + 3 * mean * square - 2 * mean**3
+        return self._regrouped(self.steps, self.weights, mean, square, cube, n)
+
+    @classmethod
+    def _regrouped(
+        cls, steps: FloatArray, weights: FloatArray, p1: FloatArray, p2: FloatArray, p3: FloatArray, n: int
+    ) -> DecodeNodes:
+        """Groups of neighbouring lengths with their mean length and the raw prompt moments of their members."""
         order = np.argsort(steps, kind="stable")
-        p, d, w = prompts[order] - 0.5, steps[order], weights[order]
-        importance = sum(w * d**k / max((w * d**k).sum(), 1e-300) for k in (0, 2, 4))
-        group = np.minimum((np.cumsum(importance) / importance.sum() * n).astype(int), n - 1)
+        d, w = steps[order], weights[order]
+        importance = sum(np.cumsum(w * d**k) / max(float((w * d**k).sum()), 1e-300) for k in (0, 2, 4))
+        group = np.minimum((np.asarray(importance) / 3 * n).astype(int), n - 1)
         mass = np.bincount(group, w, n)
         used = mass > 0.0
-        first, mean, second, third = (np.bincount(group, w * v, n)[used] / mass[used] for v in (d, p, p**2, p**3))
-        return cls(
-            first,
-            mass[used] / mass.sum(),
-            mean,
-            np.maximum(second - mean**2, 0.0),
-            third - 3 * mean * second + 2 * mean**3,
-        )
+        members = (d, p1[order], p2[order], p3[order])
+        length, mean, square, cube = (np.bincount(group, w * one, n)[used] / mass[used] for one in members)
+        variance = np.maximum(square - mean**2, 0.0)
+        return cls(length, mass[used] / mass.sum(), mean, variance, cube - 3 * mean * square + 2 * mean**3)
 
     def overlap(self) -> tuple[float, float, float]:
         r"""Integrals of the load left at age u: :math:`\int G_0^2,\ \int G_0 G_1,\ \int G_1^2\,du`.

@@ -76,7 +76,7 @@ class GammaLaws:
         u = root[..., None] + length[..., None] * _NODES
         log_density = (3.0 * self.shapes - 1.0)[..., None] * np.log(np.maximum(u, 1e-300)) - u * u * u
         density = np.exp(np.minimum(log_density - self.log_gamma[..., None], 700.0))
-        mass: FloatArray = 3.0 * np.abs(length) * (density @ _WEIGHTS)
+        mass: FloatArray = 3.0 * np.abs(length) * np.einsum("...j,j->...", density, _WEIGHTS)
         return mass
 
     def _with_series(self, value: FloatArray, x: FloatArray, upper: Any) -> FloatArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,12 +18,17 @@ from capplan.formulas.pearson import pearson_cdf, pearson_quantile
 from capplan.formulas.pearson_mixture import PearsonMixture
 from capplan.serving.stationary_moments import StepMoments
 
+if TYPE_CHECKING:
+    from capplan.formulas.decode_nodes import DecodeNodes
+
 DISPERSION_HORIZON = 1.5
 """Relaxation times over which the dispersion of arrivals is to be taken (1 for a stream that drifts)."""
 LOW_SHAPE = 2.0
 HIGH_LOAD = 0.9
 STEADY_CV = 0.1
 _WAIT_CELLS = 12
+_FINE_NODES = 240
+"""The decode time follows the length, so its law needs the lengths in detail."""
 
 
 @dataclass(frozen=True)
@@ -238,8 +243,12 @@ class Stationary:
 
     @cached_property
     def _tpot(self) -> PearsonMixture:
+        """TPOT over requests, on few nodes: TPOT depends smoothly on the length."""
+        return self._tpot_on(self.workload.few_nodes)
+
+    def _tpot_on(self, nodes: DecodeNodes) -> PearsonMixture:
         """TPOT over requests: one Pearson III law for each length."""
-        nodes, m = self.workload.decode_nodes(), self.moments
+        m = self.moments
         use = nodes.steps > 0.0
         steps, weights = nodes.steps[use], nodes.weights[use] / nodes.weights[use].sum()
         y = np.maximum(steps / m.relaxation, 1e-6)
@@ -259,7 +268,8 @@ class Stationary:
     @cached_property
     def _decode_time(self) -> PearsonMixture:
         """Decode steps times TPOT, the wait for a slot added as equal cells of its law."""
-        nodes, tpot = self.workload.decode_nodes(), self._tpot
+        nodes = self.workload.decode_nodes(_FINE_NODES)
+        tpot = self._tpot_on(nodes)
         steps = nodes.steps[nodes.steps > 0.0]
         waits, shares = self._wait_cells()
         some = float(nodes.weights[nodes.steps > 0.0].sum())

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.tails import barrier_table, cap_table, collect, routing_table
 from capplan.cards.workload import Workload
+from capplan.cards.workload_card import load_workload
 from capplan.errors import InputError, UnknownNameError
 from capplan.formulas.length_laws import Exponential, LogNormal, Pareto
 from capplan.quantities.chain import Chain
@@ -248,3 +249,13 @@ def test_unknown_override_is_an_error() -> None:
 def test_truth_rows_say_where_they_come_from() -> None:
     rows = json.loads((Path(__file__).parents[1] / "truth/tail_rows.json").read_text(encoding="utf-8"))
     assert "simulations" in rows["source"]
+
+
+@pytest.mark.parametrize("name", ["reasoning-r1-production", "chat-azure-2023", "long-prompt-mooncake-synthetic"])
+def test_few_nodes_are_enough(name: str) -> None:
+    workload = load_workload(name)
+    rate = 0.7 / (workload.mean_decode_steps * (2e-5 + 3e-9 * workload.mean_context))
+    state = concurrency(workload, rate, (0.012, 2e-5, 3e-9))
+    fine = state._tpot_on(workload.decode_nodes(1500))
+    assert state.tpot_quantile(0.99) == pytest.approx(fine.quantile(0.99), rel=1e-4)
+    assert state.tpot_mean == pytest.approx(fine.total_mean, rel=1e-4)
