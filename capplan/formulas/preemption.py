@@ -113,7 +113,8 @@ def refill_exit_probability(room: Value, spread: Value) -> Value:
     ----------
     Exit of a random walk with exponential jumps: W. Feller, An Introduction to Probability Theory II, XII.
     """
-    return 1 / (spread * exp(room / spread) - spread + 1)
+    # beyond 600 the probability is zero for every purpose, and exp must not overflow
+    return 1 / (spread * exp(minimum(room / spread, 600.0)) - spread + 1)
 
 
 def jump_spread(age_tokens: Value, size_tokens: Value) -> Value:
@@ -240,11 +241,14 @@ def closed_loop_pressure(
     """
     h = victim_size_tokens(in_flight, capacity_tokens, sizes)
     halves = _halves(in_flight, capacity_tokens, sizes, h)
-    hole = (h * h + sizes.prompt_variance) / (2 * h)
+    # the bounds hold by themselves in pools of some requests; they keep tiny pools meaningful
+    held_at_most = minimum(in_flight * sizes.held, capacity_tokens)
+    hole = minimum((h * h + sizes.prompt_variance) / (2 * h), capacity_tokens / 2)
     plain = halves.share(1.0, 1.0)
-    batch = (capacity_tokens - (1 - plain) * halves.slack - plain * hole) / sizes.held
+    used = capacity_tokens - (1 - plain) * halves.slack - plain * hole
+    batch = minimum(maximum(used, held_at_most / 2) / sizes.held, in_flight)
     share = halves.share(*tail)
-    waiting = share * halves.overshoot * tail[0] / h
+    waiting = share * minimum(halves.overshoot * tail[0] / h, in_flight * (1 - 1e-9))
     size, age = victim if victim is not None else (h, sizes.age)
     growth = batch * (1 + (sizes.prompt + sizes.output) / (2 * token_budget))
     net = refill_exit_probability((room_tokens + growth) / sizes.output, jump_spread(age, size))

@@ -92,23 +92,24 @@ def open_loop_pressure(
     F. P. Kelly, Reversibility and Stochastic Networks (1979), section 3.3. Checked against 70 simulated runs.
     """
     pool = capacity_tokens / sizes.held
-    last = _last_state(pool, sizes, cap)
+    full = _full_state(pool, sizes, cap)
+    last = int(min(full, _LONGEST_CHAIN)) + 1
     in_flight = np.minimum(np.maximum(np.arange(last + 1.0), 1.0), cap)
+    in_flight[-1] = full
     states = law(in_flight)
     seconds = np.asarray(step_seconds(states), dtype=float)
     service = states.batch / (sizes.output * seconds)
-    length = int(min(max((4 + 2 * variation) * min(pool, cap), last) + 50, _LONGEST_CHAIN))
+    length = last + 50 + int(min((4 + 2 * variation) * min(pool, cap), _LONGEST_CHAIN))
     shares = _chain(request_rate, service, states.queue_probability, (1 + variation) / 2, length)
     queued = _chain(request_rate, service, states.queue_probability, variation, length)
     waiting = math.inf if request_rate >= service[-1] else _mean_waiting(queued, states.batch)
     return _averages(request_rate, shares, waiting, states, service, seconds)
 
 
-def _last_state(pool: float, sizes: RequestSizes, cap: float) -> int:
-    """Requests in flight from which on the pool is full for good."""
+def _full_state(pool: float, sizes: RequestSizes, cap: float) -> float:
+    """Requests in flight from which on the pool is full for good, or the cap."""
     root = _SATURATED_SCORE * math.sqrt(sizes.held_variance) / sizes.held
-    full = ((root + math.sqrt(root * root + 4 * pool)) / 2) ** 2
-    return int(min(full, cap, _LONGEST_CHAIN)) + 1
+    return float(min(((root + math.sqrt(root * root + 4 * pool)) / 2) ** 2 + 1, cap))
 
 
 def _chain(rate: float, service: FloatArray, queue_share: FloatArray, variation: float, length: int) -> FloatArray:
@@ -116,7 +117,7 @@ def _chain(rate: float, service: FloatArray, queue_share: FloatArray, variation:
     damping = 1 / (1 + queue_share * (max(variation, 0.0) - 1) / 2)
     jumps = damping * np.log(rate / service)
     damping[0], jumps[0] = 1.0, 0.0
-    beyond = length - len(service) + 1
+    beyond = length + 1 - len(service)
     logs = np.concatenate([np.log(damping), np.full(beyond, math.log(damping[-1]))])
     logs += np.cumsum(np.concatenate([jumps, np.full(beyond, jumps[-1])]))
     weights = np.exp(logs - logs.max())

@@ -71,6 +71,10 @@ class Aggregated:
         assert self._rank is not None
         return self._rank
 
+    @property
+    def _decodes(self) -> bool:
+        return self._known.steps_mean > 0
+
     def _quantile(self, probability: float, law: Callable[[float], float]) -> float:
         if not 0 < probability < 1:
             raise InputError(f"must lie between 0 and 1, not {probability!r}", key="probability")
@@ -83,8 +87,8 @@ class Aggregated:
         return self._quantile(probability, lambda p: step_quantile(self._known, p))
 
     def tpot_quantile(self, probability: float) -> float:
-        """TPOT over requests [s]."""
-        return self._quantile(probability, lambda p: self._tpot.quantile(p))
+        """TPOT over requests [s]; 0 where no request has a second token."""
+        return self._quantile(probability, lambda p: self._tpot.quantile(p) if self._decodes else 0.0)
 
     def ttft_quantile(self, probability: float) -> float:
         """TTFT over requests [s]."""
@@ -92,8 +96,10 @@ class Aggregated:
 
     @property
     def tpot_mean(self) -> float:
-        """Mean TPOT over requests [s]."""
-        return math.inf if self._rank is None else self._tpot.mean
+        """Mean TPOT over requests [s]; 0 where no request has a second token."""
+        if self._rank is None:
+            return math.inf
+        return self._tpot.mean if self._decodes else 0.0
 
     @property
     def ttft_mean(self) -> float:

@@ -50,7 +50,7 @@ class KvPressure:
     step_seconds : mean step time; None where no step time was given [s]
     load_peak, load_saturated : open loop: arrivals over the best service rate, and over that of a full pool [-]
     metastable : open loop: the load lies where recompute keeps a full rank full (or above); nothing can be promised
-    stable : open loop: the rank keeps up even when its pool is full
+    stable : the pool holds a mean request and, open loop, the rank keeps up even when its pool is full
     warnings : where the laws leave the range they were checked in
     """
 
@@ -165,10 +165,13 @@ def kv_pressure(
     step = None if step_time is None else PressureStep(step_time, rank)
     if concurrency is not None:
         in_flight = positive_number(concurrency, "concurrency", least=1)
+        if not rank.holds_one:
+            return _too_small(rank, in_flight)
         return _closed(rank, workload, in_flight, cap, step, chain)
     if step is None:
         raise InputError("an open loop needs the step time, for example (0.006, 2e-5, 4e-8)", key="step_time")
-    return _open(rank, workload, positive_number(request_rate, "request_rate"), cap, step, chain)
+    rate = positive_number(request_rate, "request_rate")
+    return _open(rank, workload, rate, cap, step, chain) if rank.holds_one else _too_small(rank, math.inf)
 
 
 def _closed(
@@ -214,6 +217,19 @@ def _open(
         (found.load_peak, found.load_saturated),
     )  # fmt: skip
     return _result(rank, workload, averages, chain)
+
+
+def _too_small(rank: PressureRank, waiting: float) -> KvPressure:
+    """The pool cannot hold one mean request: nothing can be served in a steady way."""
+    pool = rank.capacity / rank.occupied.held
+    return KvPressure(
+        batch=0.0, utilization=0.0, waiting=waiting, recompute_per_token=0.0, swapped_per_token=0.0,
+        preemptions_per_request=0.0, hit_share=0.0, overflow_probability=1.0, victim_tokens=0.0,
+        readmission_wait_steps=math.inf, first_wait_steps=math.inf, step_seconds=None, load_peak=None,
+        load_saturated=None, metastable=False, stable=False,
+        warnings=(f"the pool holds {pool:.2g} mean requests: it does not fit one",),
+        _gap=lambda _: math.inf, _safe_cap=rank.safe_cap,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,11 @@ class PressureRank:
         """Tokens behind a victim's size; the two differ where the KV cache is not proportional to tokens."""
         return victim_size - self.request.sizes.prompt + self.request.prompt_tokens
 
+    @property
+    def holds_one(self) -> bool:
+        """Whether the pool holds one mean request."""
+        return self.capacity - self.watermark >= self.occupied.held
+
     def safe_cap(self, overflow: float) -> int:
         """Largest number of running requests whose demand exceeds the pool at most that share of time."""
         sizes = self.occupied

@@ -246,3 +246,34 @@ def test_bad_input_is_one_line_with_its_key(arguments, key):
 def test_unknown_policy_is_answered_with_the_nearest():
     with pytest.raises(UnknownNameError, match="recompute"):
         kv_pressure(WORKLOAD, 90_000, concurrency=60, policy="recomput")
+
+
+def test_a_pool_below_one_request_is_an_answer():
+    for arguments in ({"concurrency": 4}, {"request_rate": 1.0, "step_time": STEP}):
+        found = kv_pressure(WORKLOAD, 1000, **arguments)
+        assert not found.stable
+        assert found.batch == 0.0
+        assert found.safe_cap(0.001) == 0
+        assert "does not fit" in found.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [WORKLOAD, Workload(input=0, output=1), Workload(input=1000, output=2000), Workload(input=100_000, output=LogNormal(50, 0.2)),
+     Workload(input=0, output=LogNormal(4000, 4, max=131_072)), Workload(input=LogNormal(1269, 5, max=131_072), output=1)],
+)  # fmt: skip
+@pytest.mark.parametrize("pool", [3000.0, 1e5, 1e8])
+@pytest.mark.parametrize(
+    "policy", [{}, {"policy": "swap"}, {"watermark": 0.9}, {"policy": "reserve", "reserve_tokens": 1e5}]
+)
+def test_extremes_stay_meaningful(workload, pool, policy):
+    for arguments in ({"concurrency": 1}, {"concurrency": 1e6}, {"request_rate": 5.0, "step_time": STEP}):
+        found = kv_pressure(workload, pool, **arguments, **policy)
+        numbers = (
+            found.batch, found.waiting, found.recompute_per_token, found.preemptions_per_request,
+            found.readmission_wait_steps, found.first_wait_steps, found.gap_quantile(0.99), found.swapped_per_token,
+        )  # fmt: skip
+        assert all(number >= 0 for number in numbers)  # NaN fails too
+        assert 0 <= found.hit_share <= 1
+        assert 0 <= found.overflow_probability <= 1 + 1e-12
+        assert found.batch <= arguments.get("concurrency", math.inf) * (1 + 1e-9)
