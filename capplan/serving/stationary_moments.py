@@ -15,6 +15,7 @@ from capplan.formulas.spectrum import Spectrum, decode_spectrum
 from capplan.quantities.chain import Chain
 
 HEAVY_PROMPT_CV = 1.5
+"""Assumed: from this coefficient of variation of prompts on, the floor below applies."""
 LEAST_KV_FLOOR = 0.4
 """One heavy prompt cannot be split: below a batch of 50 least-KV routing leaves this share of the variance."""
 
@@ -299,7 +300,10 @@ def with_cap(
 
 
 def _limited(found: StepMoments, law: capped.CappedBatch) -> StepMoments:
-    """The batch part of the variances shrinks with the batch; the context part stays."""
+    """The batch part of the variances shrinks with the batch; the context part stays.
+
+    The power 2.5 by which the third cumulant falls is assumed (1.5 would keep the skewness, which a cap lowers).
+    """
     time_mean = (found.batch_mean + found.covariance / found.step_mean) * law.mean_ratio
     covariance = min(max(0.0, (time_mean - found.batch_mean) * found.step_mean), found.covariance)
     slope = found.covariance / found.batch_variance
