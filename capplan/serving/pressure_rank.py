@@ -61,7 +61,7 @@ class PressureRank:
     @property
     def holds_one(self) -> bool:
         """Whether the pool holds one mean request."""
-        return self.capacity - self.watermark >= self.occupied.held
+        return bool(self.capacity - self.watermark >= self.occupied.held)
 
     def safe_cap(self, overflow: float) -> int:
         """Largest number of running requests whose demand exceeds the pool at most that share of time."""

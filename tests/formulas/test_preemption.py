@@ -5,7 +5,6 @@ import pytest
 import sympy
 
 from capplan.formulas.preemption import (
-    RequestSizes,
     _halves,
     closed_loop_pressure,
     jump_spread,
@@ -85,14 +84,15 @@ def test_arrays_equal_floats():
         np.testing.assert_allclose([field[i] for field in found], single, rtol=1e-10)
 
 
-def test_symbols_give_the_same_number():
-    names = sympy.symbols("L e P V m v", positive=True)
-    n, capacity = sympy.symbols("n C", positive=True)
-    expression = closed_loop_pressure(n, capacity, RequestSizes(*names)).recompute_per_token
-    numbers = dict(zip(names, EXPONENTIAL[:6], strict=True)) | {n: 62, capacity: 90_000}
-    assert float(expression.subs(numbers).evalf(30)) == pytest.approx(
-        closed_loop_pressure(62.0, 90_000.0, EXPONENTIAL).recompute_per_token, rel=1e-9
+def test_a_symbol_gives_the_same_number():
+    budget = sympy.Symbol("M", positive=True)
+    expression = closed_loop_pressure(62.0, 90_000.0, EXPONENTIAL, budget).recompute_per_token
+    assert float(expression.subs(budget, 4096)) == pytest.approx(
+        closed_loop_pressure(62.0, 90_000.0, EXPONENTIAL, 4096.0).recompute_per_token, rel=1e-9
     )
+    n = sympy.Symbol("n", positive=True)
+    victim = victim_size_tokens(n, 90_000.0, EXPONENTIAL)
+    assert float(victim.subs(n, 70)) == pytest.approx(victim_size_tokens(70.0, 90_000.0, EXPONENTIAL), rel=1e-9)
 
 
 def test_refill_probability_falls_from_one_with_unit_slope():

@@ -257,11 +257,17 @@ def test_a_pool_below_one_request_is_an_answer():
         assert "does not fit" in found.warnings[0]
 
 
-@pytest.mark.parametrize(
-    "workload",
-    [WORKLOAD, Workload(input=0, output=1), Workload(input=1000, output=2000), Workload(input=100_000, output=LogNormal(50, 0.2)),
-     Workload(input=0, output=LogNormal(4000, 4, max=131_072)), Workload(input=LogNormal(1269, 5, max=131_072), output=1)],
-)  # fmt: skip
+EXTREMES = (
+    WORKLOAD,
+    Workload(input=0, output=1),
+    Workload(input=1000, output=2000),
+    Workload(input=100_000, output=LogNormal(50, 0.2)),
+    Workload(input=0, output=LogNormal(4000, 4, max=131_072)),
+    Workload(input=LogNormal(1269, 5, max=131_072), output=1),
+)
+
+
+@pytest.mark.parametrize("workload", EXTREMES)
 @pytest.mark.parametrize("pool", [3000.0, 1e5, 1e8])
 @pytest.mark.parametrize(
     "policy", [{}, {"policy": "swap"}, {"watermark": 0.9}, {"policy": "reserve", "reserve_tokens": 1e5}]
