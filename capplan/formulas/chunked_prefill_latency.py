@@ -204,7 +204,7 @@ def _ttft_parts(
     per_token = decode / room + rank.prefill
     service = prompts * per_token + square
     rate = min(rank.request_rate, _HIGHEST_LOAD / float(weights @ service))
-    waits, wait_share = _wait_points(mgk_queue(rate, service, weights))
+    waits, wait_share = _wait_points(mgk_queue(rate, service, weights, 1, rank.arrival_variation))
     chunks = np.ceil(prompts / room - 1e-9)
     # prompts that arrive later in the same step share the last chunk's step
     behind = np.minimum((chunks * room - prompts)[:, None], rank.request_rate * rest_if_joined * rank.prompt_mean)

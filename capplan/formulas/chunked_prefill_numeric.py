@@ -33,6 +33,8 @@ class ChunkedRank:
     prefill, prefill_square : d, g of a prompt [s/token, s/token^2]
     token_budget : tokens of a step M [tokens]
     prompts, steps, weights : nodes of prompt P, decode steps D, and their shares [tokens, tokens, -]
+    arrival_variation : squared coefficient of variation of the arrivals at the rank; 1 is Poisson. Above 1 only the
+        wait for the prompts ahead knows it [-]
     """
 
     request_rate: float
@@ -45,6 +47,7 @@ class ChunkedRank:
     prompts: FloatArray
     steps: FloatArray
     weights: FloatArray
+    arrival_variation: float = 1.0
 
     @cached_property
     def prompt_mean(self) -> float:
