@@ -1,15 +1,17 @@
-"""What all sourced cards share: numbers into base units, every number under its key, aliases."""
+"""What all sourced cards share: numbers into base units, aliases, and which files need their schema checked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
 
-from pydantic import BaseModel
-
-from capplan.cards.number import Number
+from capplan.cards.number import number_of
 from capplan.cards.store import card_names, card_root, read_json
-from capplan.errors import UnitError
+from capplan.errors import InputError, UnitError
+
+T = TypeVar("T")
 
 
 @cache
@@ -22,12 +24,48 @@ def card_aliases(kind: str) -> dict[str, str]:
     return found
 
 
-def in_base_units(number: Number, known: Mapping[str, float], key: str, *, least: float | None = None) -> float:
+def built_card(
+    kind: str,
+    path: Path,
+    build: Callable[[Mapping[str, Any]], T],
+    validated: Callable[[dict[str, Any], str], dict[str, Any]],
+) -> T:
+    """What ``build`` makes of the plain data of a card file.
+
+    A shipped card is known to fulfil its schema (the tests check it), so the schema, which takes longer to import
+    than the card to read, is asked only about other files and where ``build`` fails.
+
+    Parameters
+    ----------
+    kind : folder of the shipped cards
+    path : the file
+    build : from plain data; raises where a key is missing or unknown, or a value of the wrong type
+    validated : the data as the schema leaves them, by data and file name
+
+    Raises
+    ------
+    InputError : the file is no valid card; one line
+    """
+    data = read_json(path)
+    if path.parent == card_root() / kind:
+        try:
+            return build(data)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            pass
+    try:
+        return build(validated(data, str(path)))
+    except InputError as error:
+        raise error.located(file=str(path)) from None
+
+
+def in_base_units(
+    number: Mapping[str, Any], known: Mapping[str, float], key: str, *, least: float | None = None
+) -> float:
     """The value of a card number in base units.
 
     Parameters
     ----------
-    number : as written on the card
+    number : as written on the card: value, unit, source, kind
     known : units that fit, each with its factor
     key : dotted place on the card, for the error
     least : smallest value allowed; None asks for more than zero
@@ -36,17 +74,18 @@ def in_base_units(number: Number, known: Mapping[str, float], key: str, *, least
     ------
     UnitError : a unit of another kind, or a value out of range
     """
-    if number.unit not in known:
+    written, unit, *_ = number_of(number)
+    if unit not in known:
         allowed = ", ".join(unit for unit in known if unit)
-        raise UnitError(f"unit {number.unit!r} does not fit; allowed: {allowed}", key=f"{key}.unit")
-    value = number.value * known[number.unit]
-    if value > 1e30 or (value <= 0 if least is None else value < least):
+        raise UnitError(f"unit {unit!r} does not fit; allowed: {allowed}", key=f"{key}.unit")
+    value = written * known[unit]
+    if not (value > 0 if least is None else value >= least) or value > 1e30:
         bound = "above zero" if least is None else f"{least:g} or more"
-        raise UnitError(f"{number.value:g} must be {bound} (and finite)", key=f"{key}.value")
+        raise UnitError(f"{written:g} must be {bound} (and finite)", key=f"{key}.value")
     return value
 
 
-def whole(number: Number, key: str) -> int:
+def whole(number: Mapping[str, Any], key: str) -> int:
     """A count on a card.
 
     Raises
@@ -57,19 +96,3 @@ def whole(number: Number, key: str) -> int:
     if value != int(value):
         raise UnitError(f"{value:g} must be a whole number", key=f"{key}.value")
     return int(value)
-
-
-def numbers_of(card: BaseModel, prefix: str = "") -> Iterator[tuple[str, Number]]:
-    """Every number of a card under its dotted key, so that value, unit, source and kind all arrive."""
-    for name, entry in card:
-        yield from _numbers_in(entry, prefix + name)
-
-
-def _numbers_in(entry: object, key: str) -> Iterator[tuple[str, Number]]:
-    if isinstance(entry, Number):
-        yield key, entry
-    elif isinstance(entry, BaseModel):
-        yield from numbers_of(entry, f"{key}.")
-    elif isinstance(entry, (dict, list)):
-        for name, part in entry.items() if isinstance(entry, dict) else enumerate(entry):
-            yield from _numbers_in(part, f"{key}.{name}")

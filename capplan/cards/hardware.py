@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,6 +87,6 @@ class Hardware:
     kernels: Kernels
     price_per_gpu_hour: float | None = None
     aliases: tuple[str, ...] = ()
-    sources: dict[str, Any] = field(default_factory=dict, compare=False, hash=False, repr=False)
+    sources: Mapping[str, Any] = field(default_factory=dict, compare=False, hash=False, repr=False)
     """Dotted key of the card -> :class:`capplan.cards.number.Number`, every number of the card."""
     file: str = field(default="", compare=False)

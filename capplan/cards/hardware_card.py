@@ -1,27 +1,22 @@
-"""Hardware cards: the schema of a card file, and reading one into :class:`~capplan.cards.hardware.Hardware`."""
+"""Hardware cards: reading a card file into :class:`~capplan.cards.hardware.Hardware`.
+
+What a file may hold is said by :mod:`capplan.cards.hardware_schema`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-
-from capplan.cards.card_numbers import card_aliases, in_base_units, numbers_of, whole
+from capplan.cards.card_numbers import built_card, card_aliases, in_base_units, whole
 from capplan.cards.hardware import Fabric, Hardware, Kernels
-from capplan.cards.number import Number
-from capplan.cards.store import card_names, find_card, read_json
-from capplan.cards.validation import one_line
-from capplan.errors import InputError
+from capplan.cards.number import Sources
+from capplan.cards.store import card_names, find_card
 from capplan.quantities import units
 
 SCHEMA = "capplan.hardware/1"
-
-_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
-_Name = Field(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f]+$")
 
 
 def _kernel_units(name: str) -> Mapping[str, float]:
@@ -42,52 +37,11 @@ def kernel_base_unit(name: str) -> str:
     return next(unit for unit, factor in _kernel_units(name).items() if factor == 1.0)
 
 
-KernelsCard: type[BaseModel] = create_model(
-    "KernelsCard",
-    __config__=_STRICT,
-    **{
-        constant.name: (Number, ...) if constant.default is MISSING else (Number | None, None)
-        for constant in fields(Kernels)
-    },  # type: ignore[call-overload]
-)
-"""One :class:`Number` for each field of :class:`Kernels`; those with a default there may be left out."""
-
-
-class FabricCard(BaseModel):
-    """A link of one GPU, and how many GPUs it joins."""
-
-    model_config = _STRICT
-
-    name: str = _Name
-    bandwidth: Number
-    gpus: Number
-
-
-class HardwareCard(BaseModel):
-    """One GPU kind and the node around it, every number with its unit, source and kind."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, title="capplan hardware card")
-
-    schema_id: Literal["capplan.hardware/1"] = Field(alias="schema")
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,39}$")
-    title: str = _Name
-    vendor: str = _Name
-    architecture: str = _Name
-    aliases: list[str] = Field(default_factory=list, max_length=20)
-    hbm_bytes: Number
-    hbm_bandwidth: Number
-    peak_flops: dict[Literal["bf16", "fp8", "fp4"], Number] = Field(min_length=1)
-    scale_up: FabricCard
-    nic: FabricCard
-    pcie_bandwidth: Number
-    gpus_per_node: Number
-    price_per_gpu_hour: Number | None = None
-    kernels: KernelsCard  # type: ignore[valid-type]
-
-
 def hardware_card_schema() -> dict[str, Any]:
     """The JSON Schema of a hardware card."""
-    return HardwareCard.model_json_schema(by_alias=True)
+    from capplan.cards.hardware_schema import hardware_card_schema as schema
+
+    return schema()
 
 
 def load_hardware(name_or_path: str | Path) -> Hardware:
@@ -122,46 +76,70 @@ def _load(path: Path) -> Hardware:
 
 @cache
 def _read(path: Path, _stamp: tuple[int, int] | None) -> Hardware:
-    try:
-        card = HardwareCard.model_validate(read_json(path))
-    except ValidationError as error:
-        raise one_line(error, str(path), HardwareCard) from None
-    try:
-        return _hardware(card, str(path))
-    except InputError as error:
-        raise error.located(file=str(path)) from None
+    return built_card("hardware", path, partial(_from_data, file=str(path)), _validated)
 
 
-def _hardware(card: HardwareCard, file: str) -> Hardware:
-    price = card.price_per_gpu_hour
+def _validated(data: dict[str, Any], file: str) -> dict[str, Any]:
+    from capplan.cards.hardware_schema import validated
+
+    return validated(data, file)
+
+
+def _from_data(data: Mapping[str, Any], file: str) -> Hardware:
+    values = {key: value for key, value in data.items() if value is not None}
+    if values.pop("schema") != SCHEMA:
+        raise ValueError("another schema")
+    return _hardware(file, Sources(data), **values)
+
+
+def _hardware(
+    file: str,
+    sources: Sources,
+    *,
+    name: str,
+    title: str,  # noqa: ARG001 (a card has it for its readers)
+    vendor: str,
+    architecture: str,
+    hbm_bytes: Any,
+    hbm_bandwidth: Any,
+    peak_flops: dict[str, Any],
+    scale_up: dict[str, Any],
+    nic: dict[str, Any],
+    pcie_bandwidth: Any,
+    gpus_per_node: Any,
+    kernels: dict[str, Any],
+    price_per_gpu_hour: Any = None,
+    aliases: list[str] | None = None,
+) -> Hardware:
+    price = price_per_gpu_hour
     return Hardware(
-        name=card.name,
-        vendor=card.vendor,
-        architecture=card.architecture,
-        hbm_bytes=in_base_units(card.hbm_bytes, units.BYTES, "hbm_bytes"),
-        hbm_bandwidth=in_base_units(card.hbm_bandwidth, units.BANDWIDTH, "hbm_bandwidth"),
+        name=name,
+        vendor=vendor,
+        architecture=architecture,
+        hbm_bytes=in_base_units(hbm_bytes, units.BYTES, "hbm_bytes"),
+        hbm_bandwidth=in_base_units(hbm_bandwidth, units.BANDWIDTH, "hbm_bandwidth"),
         peak_flops={
-            kind: in_base_units(number, units.FLOPS, f"peak_flops.{kind}") for kind, number in card.peak_flops.items()
+            kind: in_base_units(number, units.FLOPS, f"peak_flops.{kind}") for kind, number in peak_flops.items()
         },
-        scale_up=_fabric(card.scale_up, "scale_up"),
-        nic=_fabric(card.nic, "nic"),
-        pcie_bandwidth=in_base_units(card.pcie_bandwidth, units.BANDWIDTH, "pcie_bandwidth"),
-        gpus_per_node=whole(card.gpus_per_node, "gpus_per_node"),
-        kernels=_kernels(card.kernels),
+        scale_up=_fabric("scale_up", **scale_up),
+        nic=_fabric("nic", **nic),
+        pcie_bandwidth=in_base_units(pcie_bandwidth, units.BANDWIDTH, "pcie_bandwidth"),
+        gpus_per_node=whole(gpus_per_node, "gpus_per_node"),
+        kernels=_kernels(kernels),
         price_per_gpu_hour=None if price is None else in_base_units(price, units.MONEY, "price_per_gpu_hour"),
-        aliases=tuple(card.aliases),
-        sources=dict(numbers_of(card)),
+        aliases=tuple(aliases or ()),
+        sources=sources,
         file=file,
     )
 
 
-def _fabric(card: FabricCard, key: str) -> Fabric:
-    bandwidth = in_base_units(card.bandwidth, units.BANDWIDTH, f"{key}.bandwidth")
-    return Fabric(card.name, bandwidth, whole(card.gpus, f"{key}.gpus"))
+def _fabric(key: str, *, name: str, bandwidth: Any, gpus: Any) -> Fabric:
+    speed = in_base_units(bandwidth, units.BANDWIDTH, f"{key}.bandwidth")
+    return Fabric(name, speed, whole(gpus, f"{key}.gpus"))
 
 
-def _kernels(card: BaseModel) -> Kernels:
-    given = ((name, number) for name, number in card if number is not None)
+def _kernels(card: Mapping[str, Any]) -> Kernels:
+    given = ((name, number) for name, number in card.items() if number is not None)
     return Kernels(
         **{name: in_base_units(number, _kernel_units(name), f"kernels.{name}", least=0.0) for name, number in given}
     )

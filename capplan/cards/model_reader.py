@@ -7,13 +7,13 @@ schema say what is wrong in one line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from capplan.cards.kv import kv_element_bytes
 from capplan.cards.model import Attention, FeedForward, LayerGroup, Matmul, Model
 from capplan.cards.model_layers import dense_feed_forward, gqa_attention, mixture_feed_forward, mla_attention
+from capplan.cards.number import KINDS, PARTS, Sources
 from capplan.cards.weight_formats import weight_format
 
 SCHEMA = "capplan.model/1"
@@ -42,44 +42,10 @@ UNITS: dict[str, tuple[str, float]] = {
 
 _ATTENTION: dict[str, Callable[..., Attention]] = {"gqa": gqa_attention, "mla": mla_attention}
 _FEED_FORWARD: dict[str, Callable[..., FeedForward]] = {"dense": dense_feed_forward, "mixture": mixture_feed_forward}
-_NUMBER_KEYS = {"value", "unit", "source", "kind"}
-_KINDS = {"spec", "measured", "fitted", "assumed"}
 _PROVENANCE = {
     "repository": str, "file": str, "url": str, "commit": str, "retrieved_from": str, "model_type": str,
     "fields_read": list, "fields_unread": list, "fields_assumed": dict, "notes": list,
 }  # fmt: skip
-
-
-class Sources(Mapping[str, Any]):
-    """Dotted key to :class:`~capplan.cards.number.Number`, for every number of a card; built when first asked for."""
-
-    def __init__(self, data: Mapping[str, Any]) -> None:
-        self._data = data
-
-    @cached_property
-    def _numbers(self) -> dict[str, Any]:
-        from capplan.cards.number import Number
-
-        return {key: Number(**raw) for key, raw in numbers_of(self._data, "")}
-
-    def __getitem__(self, key: str) -> Any:
-        return self._numbers[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._numbers)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-
-def numbers_of(part: Any, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every number in the plain data of a card, with its dotted key."""
-    if isinstance(part, dict) and part.keys() == _NUMBER_KEYS:
-        yield key, part
-        return
-    items = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
-    for name, inner in items:
-        yield from numbers_of(inner, f"{key}.{name}" if key else str(name))
 
 
 def model_from_data(data: Mapping[str, Any], file: str = "") -> Model:
@@ -205,7 +171,7 @@ def _count(key: str, number: Any) -> int:
     """The value of a number that has all its parts, the unit of its key and a whole value in range."""
     unit, most = UNITS[key]
     value, source = number["value"], number["source"]
-    _require(number.keys() == _NUMBER_KEYS and number["unit"] == unit and number["kind"] in _KINDS)
+    _require(number.keys() == PARTS and number["unit"] == unit and number["kind"] in KINDS)
     _require(isinstance(source, str) and 0 < len(source) <= 400 and type(value) is int and 1 <= value <= most)
     return int(value)
 

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from capplan.cards.kv import kv_element_bytes
-from capplan.cards.model_reader import UNITS, numbers_of
-from capplan.cards.number import Number
+from capplan.cards.model_reader import UNITS
+from capplan.cards.number import plain_numbers
+from capplan.cards.number_schema import Number
 from capplan.cards.validation import one_line
 from capplan.cards.weight_formats import weight_format
 from capplan.errors import InputError
@@ -139,7 +140,7 @@ class ModelCard(BaseModel):
 
     @model_validator(mode="after")
     def _plausible(self) -> "ModelCard":
-        for key, number in numbers_of(self.model_dump(), ""):
+        for key, number in plain_numbers(self.model_dump()):
             _check_number(key, number)
         _check_names(self)
         for index, layer in enumerate(self.layers):

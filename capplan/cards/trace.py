@@ -23,14 +23,6 @@ MAX_BYTES = 4_000_000_000
 MANY_PAIRS = 100_000
 """Above so many distinct (prompt, output) pairs a trace is reduced to weighted cells."""
 
-_SUFFIXES = (".csv", ".jsonl", ".ndjson")
-
-
-def is_trace(path: Path) -> bool:
-    """Whether a file name is that of a trace."""
-    name = path.name.lower().removesuffix(".gz")
-    return name.endswith(_SUFFIXES)
-
 
 def load_trace(path: Path) -> Workload:
     """The joint law of prompt and output tokens of a trace.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,7 @@ class Workload:
     joint: JointSample | None
     name: str
     reasoning_share: float | None
-    sources: dict[str, Any] = field(repr=False)
+    sources: Mapping[str, Any] = field(repr=False)
     """Dotted key of the card -> :class:`capplan.cards.number.Number`, every number of the card."""
     file: str
     description: str = field(repr=False)
@@ -91,7 +91,7 @@ class Workload:
         classes: Iterable[Any] | None = None,
         name: str = "",
         reasoning_share: float | None = None,
-        sources: dict[str, Any] | None = None,
+        sources: Mapping[str, Any] | None = None,
         file: str = "",
         description: str = "",
     ) -> None:
@@ -101,7 +101,8 @@ class Workload:
         sample = None if joint is None else _joint_sample(joint)
         kinds = () if sample is not None else _classes(classes, input, output)
         first, second = _sample_laws(sample) if sample is not None else _marginals(kinds)
-        values = (first, second, kinds, sample, name, _share(reasoning_share), dict(sources or {}), file, description)
+        known = {} if sources is None else sources
+        values = (first, second, kinds, sample, name, _share(reasoning_share), known, file, description)
         for key, value in zip(self.__dataclass_fields__, values, strict=True):
             object.__setattr__(self, key, value)
 

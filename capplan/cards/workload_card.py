@@ -1,18 +1,18 @@
-"""Workload cards: the schema of a card file, and reading a card or a trace into a :class:`Workload`."""
+"""Workload cards: reading a card file or a trace into a :class:`Workload`.
+
+What a card file may hold is said by :mod:`capplan.cards.workload_schema`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from capplan.cards.number import Kind, Number
-from capplan.cards.store import find_card, read_json
-from capplan.cards.trace import is_trace, load_trace
-from capplan.cards.validation import one_line
+from capplan.cards.card_numbers import built_card
+from capplan.cards.number import Sources
+from capplan.cards.store import find_card
 from capplan.cards.workload import RequestClass, Workload
 from capplan.errors import InputError, UnitError, UnknownNameError
 from capplan.formulas.length_law import LengthLaw
@@ -32,8 +32,6 @@ from capplan.quantities.units import parse_tokens
 
 SCHEMA = "capplan.workload/1"
 
-_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
-_Text = Field(min_length=1, max_length=2000)
 _LAWS: Mapping[str, tuple[type[LengthLaw], tuple[str, ...]]] = {
     "fixed": (Fixed, ("tokens",)),
     "uniform": (Uniform, ("low", "high", "max")),
@@ -47,158 +45,14 @@ _LAWS: Mapping[str, tuple[type[LengthLaw], tuple[str, ...]]] = {
 _PURE = {"cv", "alpha", "weights", "shares", "share", "weight", "reasoning_share"}
 """Keys that are pure numbers; every other one counts tokens."""
 _OPTIONAL = {"max", "weights"}
-
-
-class Numbers(BaseModel):
-    """A list of sourced numbers: one unit, source and kind for all."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    values: list[float] = Field(min_length=1, max_length=20_000)
-    unit: str = Field(min_length=1, max_length=40)
-    source: str = Field(min_length=1, max_length=400)
-    kind: Kind
-
-
-class _Law(BaseModel):
-    model_config = _STRICT
-
-
-class FixedCard(_Law):
-    """Every request the same."""
-
-    law: Literal["fixed"]
-    tokens: Number
-
-
-class UniformCard(_Law):
-    """Equal density between two lengths."""
-
-    law: Literal["uniform"]
-    low: Number
-    high: Number
-    max: Number | None = None
-
-
-class ExponentialCard(_Law):
-    """Exponential, mean before the cut."""
-
-    law: Literal["exponential"]
-    mean: Number
-    max: Number | None = None
-
-
-class LogNormalCard(_Law):
-    """Lognormal, mean and cv before the cut."""
-
-    law: Literal["lognormal"]
-    mean: Number
-    cv: Number
-    max: Number | None = None
-
-
-class GammaCard(_Law):
-    """Gamma, mean and cv before the cut."""
-
-    law: Literal["gamma"]
-    mean: Number
-    cv: Number
-    max: Number | None = None
-
-
-class ParetoCard(_Law):
-    """Pareto tail from a smallest length on."""
-
-    law: Literal["pareto"]
-    minimum: Number
-    alpha: Number
-    max: Number | None = None
-
-
-class EmpiricalCard(_Law):
-    """Weighted values."""
-
-    law: Literal["empirical"]
-    values: Numbers
-    weights: Numbers | None = None
-    max: Number | None = None
-
-
-class HistogramCard(_Law):
-    """Bins, uniform inside."""
-
-    law: Literal["histogram"]
-    edges: Numbers
-    shares: Numbers
-    max: Number | None = None
-
-
-class MixturePart(BaseModel):
-    """One law of a mixture and its weight."""
-
-    model_config = _STRICT
-
-    weight: Number
-    law: LawCard
-
-
-class MixtureCard(_Law):
-    """A length drawn from one of several laws."""
-
-    law: Literal["mixture"]
-    parts: list[MixturePart] = Field(min_length=1, max_length=100)
-
-
-LawCard = Annotated[
-    FixedCard
-    | UniformCard
-    | ExponentialCard
-    | LogNormalCard
-    | GammaCard
-    | ParetoCard
-    | EmpiricalCard
-    | HistogramCard
-    | MixtureCard,
-    Field(discriminator="law"),
-]
-
-
-class ClassCard(BaseModel):
-    """One kind of request; prompt and output are independent inside it."""
-
-    model_config = _STRICT
-
-    name: str = Field(min_length=1, max_length=80)
-    share: Number
-    input: LawCard
-    output: LawCard
-
-
-class WorkloadCard(BaseModel):
-    """The requests of one kind of service, every number with its unit, source and kind."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, title="capplan workload card")
-
-    schema_id: Literal["capplan.workload/1"] = Field(alias="schema")
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,59}$")
-    title: str = _Text
-    description: str = _Text
-    licence: str = _Text
-    fit: str | None = Field(default=None, max_length=4000)
-    reasoning_share: Number | None = None
-    classes: list[ClassCard] = Field(min_length=1, max_length=200)
-    targets: dict[str, Number] = Field(default_factory=dict, max_length=100)
-
-
-MixturePart.model_rebuild()
-MixtureCard.model_rebuild()
-ClassCard.model_rebuild()
-WorkloadCard.model_rebuild()
+_TRACE_SUFFIXES = (".csv", ".jsonl", ".ndjson")
 
 
 def workload_card_schema() -> dict[str, Any]:
     """The JSON Schema of a workload card."""
-    return WorkloadCard.model_json_schema(by_alias=True)
+    from capplan.cards.workload_schema import workload_card_schema as schema
+
+    return schema()
 
 
 def load_workload(name_or_path: str | Path) -> Workload:
@@ -230,39 +84,51 @@ def load_workload(name_or_path: str | Path) -> Workload:
 
 @cache
 def _read(path: Path, _stamp: tuple[int, int]) -> Workload:
-    if is_trace(path):
+    if path.name.lower().removesuffix(".gz").endswith(_TRACE_SUFFIXES):
+        from capplan.cards.trace import load_trace
+
         return load_trace(path)
-    try:
-        card = WorkloadCard.model_validate(read_json(path))
-    except ValidationError as error:
-        raise one_line(error, str(path), WorkloadCard) from None
-    try:
-        return _workload(card, str(path))
-    except InputError as error:
-        raise error.located(file=str(path)) from None
+    return built_card("workloads", path, partial(_from_data, file=str(path)), _validated)
 
 
-def _workload(card: WorkloadCard, file: str) -> Workload:
-    kinds = []
-    for position, kind in enumerate(card.classes):
-        key = f"classes.{position}"
-        share = _number(kind.share.model_dump(), "share", f"{key}.share")
-        laws = [
-            length_law(law.model_dump(exclude_none=True), f"{key}.{side}")
-            for side, law in (("input", kind.input), ("output", kind.output))
-        ]
-        kinds.append(RequestClass(share, laws[0], laws[1], kind.name))
-    reasoning = card.reasoning_share
+def _validated(data: dict[str, Any], file: str) -> dict[str, Any]:
+    from capplan.cards.workload_schema import validated
+
+    return validated(data, file)
+
+
+def _from_data(data: Mapping[str, Any], file: str) -> Workload:
+    values = {key: value for key, value in data.items() if value is not None}
+    if values.pop("schema") != SCHEMA:
+        raise ValueError("another schema")
+    return _workload(file, Sources(data), **values)
+
+
+def _workload(
+    file: str,
+    sources: Sources,
+    *,
+    name: str,
+    title: str,  # noqa: ARG001 (title to fit: for the readers of a card)
+    description: str,
+    licence: str,  # noqa: ARG001
+    classes: list[dict[str, Any]],
+    fit: str = "",  # noqa: ARG001
+    reasoning_share: Any = None,
+    targets: Mapping[str, Any] | None = None,  # noqa: ARG001 (what the fit reached, for the tests)
+) -> Workload:
+    share = None
+    if reasoning_share is not None:
+        share = _number(reasoning_share, "reasoning_share", "reasoning_share")
+    kinds = [_request_class(f"classes.{position}", **kind) for position, kind in enumerate(classes)]
     return Workload(
-        classes=kinds,
-        name=card.name,
-        reasoning_share=None
-        if reasoning is None
-        else _number(reasoning.model_dump(), "reasoning_share", "reasoning_share"),
-        sources=dict(_sources(card, "")),
-        file=file,
-        description=card.description,
+        classes=kinds, name=name, reasoning_share=share, sources=sources, file=file, description=description
     )
+
+
+def _request_class(key: str, *, name: str, share: Any, input: Any, output: Any) -> RequestClass:
+    part = _number(share, "share", f"{key}.share")
+    return RequestClass(part, length_law(input, f"{key}.input"), length_law(output, f"{key}.output"), name)
 
 
 def length_law(data: Any, key: str = "law") -> LengthLaw:
@@ -336,21 +202,3 @@ def _check_unit(data: Mapping[str, Any], field: str, key: str) -> None:
     if not ({"value"} <= set(data) or {"values"} <= set(data)) or data.get("unit") != wanted:
         unit = str(data.get("unit"))[:40]
         raise UnitError(f"unit {unit!r} does not fit; allowed: {wanted!r}", key=f"{key}.unit")
-
-
-def _sources(entry: object, key: str) -> Iterator[tuple[str, Number]]:
-    """Every number of a card under its dotted key."""
-    if isinstance(entry, Number):
-        yield key, entry
-    elif isinstance(entry, Numbers):
-        for position, value in enumerate(entry.values):
-            yield f"{key}.{position}", Number(value=value, unit=entry.unit, source=entry.source, kind=entry.kind)
-    elif isinstance(entry, BaseModel):
-        for name, part in entry:
-            yield from _sources(part, f"{key}.{name}" if key else name)
-    elif isinstance(entry, dict):
-        for name, part in entry.items():
-            yield from _sources(part, f"{key}.{name}")
-    elif isinstance(entry, list):
-        for position, part in enumerate(entry):
-            yield from _sources(part, f"{key}.{position}")
