@@ -38,7 +38,7 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = ["__version__", *sorted(_HOME_OF)]  # noqa: PLE0604 (names resolve through __getattr__)
+__all__ = ["__version__", *sorted(_HOME_OF)]
 
 if TYPE_CHECKING:
     from capplan.cards.engine_card import load_engine as load_engine

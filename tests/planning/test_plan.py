@@ -171,7 +171,9 @@ def test_thinking_budget_shortens_the_tail():
 
 
 def test_fixed_layouts_are_kept():
-    answer = plan(EXAMPLE, **{"serving.decode_layout": {"tp": 4, "dp": 8}, "serving.prefill_layout": {"tp": 8, "dp": 2}})
+    answer = plan(
+        EXAMPLE, **{"serving.decode_layout": {"tp": 4, "dp": 8}, "serving.prefill_layout": {"tp": 8, "dp": 2}}
+    )
     prefill, decode = answer.pools
     assert (prefill.layout["tp"], prefill.layout["dp"]) == (8, 2)
     assert (decode.layout["tp"], decode.layout["dp"]) == (4, 8)

@@ -1,5 +1,6 @@
 """Reading scenarios: files, dictionaries, keywords; and one clear line for everything that is wrong."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -101,7 +102,7 @@ def test_the_file_is_named(tmp_path):
         path.write_text(text)
         with pytest.raises(InputError, match=name):
             load_scenario(path)
-    with pytest.raises(InputError, match="missing.toml"):
+    with pytest.raises(InputError, match=r"missing\.toml"):
         load_scenario(tmp_path / "missing.toml")
 
 
@@ -115,7 +116,7 @@ def test_short_names_are_unique_and_unknown_ones_get_a_hint():
 def test_settings():
     assert parse_setting("slo.tpot_p99=30ms") == ("slo.tpot_p99", "30ms")
     assert parse_setting("workload.input={law='lognormal', mean=10}")[1] == {"law": "lognormal", "mean": 10}
-    with pytest.raises(InputError, match="slo.tpot_p99=30ms"):
+    with pytest.raises(InputError, match=r"slo\.tpot_p99=30ms"):
         parse_setting("slo.tpot_p99")
     with pytest.raises(InputError):
         parse_value("{a=")
@@ -123,10 +124,8 @@ def test_settings():
 
 @given(st.text(max_size=200))
 def test_no_text_escapes_as_anything_but_an_input_error(text):
-    try:
+    with contextlib.suppress(InputError):
         load_scenario({**MINIMAL, "slo": {"tpot_p99": text}})
-    except InputError:
-        pass
 
 
 def test_schema_accepts_the_example():

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from capplan.errors import UnknownNameError, UnitError
+from capplan.errors import UnitError, UnknownNameError
 from capplan.quantities.chain import Chain
 from capplan.quantities.registry import all_quantities, override_value, quantity
 

@@ -1,5 +1,7 @@
 """Human spellings: right values, and one clear line for everything that is not a quantity."""
 
+import itertools
+
 import pytest
 
 from capplan.errors import UnitError
@@ -71,8 +73,8 @@ def test_prefixes_are_decimal_and_binary_as_written():
     # A known machine-file reader has a wrong SI table; every step here must be exactly 1000 or 1024.
     decimal = [units.BYTES[p + "B"] for p in ("", "k", "M", "G", "T", "P")]
     binary = [units.BYTES["B"]] + [units.BYTES[p + "B"] for p in ("Ki", "Mi", "Gi", "Ti")]
-    assert [b / a for a, b in zip(decimal, decimal[1:], strict=False)] == [1000.0] * 5
-    assert [b / a for a, b in zip(binary, binary[1:], strict=False)] == [1024.0] * 4
+    assert [b / a for a, b in itertools.pairwise(decimal)] == [1000.0] * 5
+    assert [b / a for a, b in itertools.pairwise(binary)] == [1024.0] * 4
     assert units.BANDWIDTH["Gb/s"] * 8 == units.BANDWIDTH["GB/s"]
 
 
