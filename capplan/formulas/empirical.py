@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -143,20 +143,27 @@ class Histogram(LengthLaw):
         inside = self.edges[0] <= x <= self.edges[-1]
         return self.shares[i] / (self.edges[i + 1] - self.edges[i]) if inside else 0.0
 
-    def _bin_moment(self, i: int, k: int, t: float) -> float:
-        low, high = self.edges[i], self.edges[i + 1]
-        top = min(max(t, low), high)
-        return self.shares[i] * (top ** (k + 1) - low ** (k + 1)) / ((k + 1) * (high - low))
-
     @cached_property
-    def _sums(self) -> dict[int, tuple[float, ...]]:
-        bins = range(len(self.shares))
-        return {k: (0.0, *accumulate(self._bin_moment(i, k, math.inf) for i in bins)) for k in range(5)}
+    def _sums(self) -> tuple[tuple[float, ...], ...]:
+        """E[X^k; X <= edge] at every edge, for k = 0..4."""
+        return tuple((0.0, *accumulate(self._bin_moments(k))) for k in range(5))
+
+    def _bin_moments(self, k: int) -> Iterator[float]:
+        powers = [edge ** (k + 1) for edge in self.edges]
+        for i, share in enumerate(self.shares):
+            yield share * (powers[i + 1] - powers[i]) / ((k + 1) * (self.edges[i + 1] - self.edges[i]))
 
     def _partial(self, k: int, t: float) -> float:
+        return self._partials(k, t)[k]
+
+    def _partials(self, order: int, t: float) -> list[float]:
         if t >= self.edges[-1]:
-            return self._sums[k][-1]
-        return self._sums[k][self._bin(t)] + self._bin_moment(self._bin(t), k, t)
+            return [self._sums[k][-1] for k in range(order + 1)]
+        if t <= self.edges[0]:
+            return [0.0] * (order + 1)
+        i = self._bin(t)
+        low, density = self.edges[i], self.shares[i] / (self.edges[i + 1] - self.edges[i])
+        return [self._sums[k][i] + density * (t ** (k + 1) - low ** (k + 1)) / (k + 1) for k in range(order + 1)]
 
     def _quantile(self, p: float) -> float:
         i = min(max(bisect_right(self._cumulative, p) - 1, 0), len(self.shares) - 1)

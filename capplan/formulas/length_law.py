@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,6 +53,10 @@ class LengthLaw(ABC):
     @abstractmethod
     def _partial(self, k: int, t: float) -> float:
         """E[X^k; X <= t] before the cuts."""
+
+    def _partials(self, order: int, t: float) -> list[float]:
+        """E[X^k; X <= t] before the cuts, for k = 0..order."""
+        return [self._partial(k, t) for k in range(order + 1)]
 
     @abstractmethod
     def _quantile(self, p: float) -> float:
@@ -101,7 +106,7 @@ class LengthLaw(ABC):
         """E[min(L, budget)^k] [token^k]."""
         return self.partial_moment(k, budget) + float(budget) ** k * (1.0 - self.cdf(budget))
 
-    @property
+    @cached_property
     def mean(self) -> float:
         """Mean, the cuts applied [token]."""
         return self.moment(1)
@@ -138,8 +143,7 @@ class LengthLaw(ABC):
         """
         import numpy as np
 
-        edges = self._strata(n)
-        moments = [[self.partial_moment(k, edge) for k in range(4)] for edge in edges]
+        moments = self._cumulated_moments(self._strata(n))
         values: list[float] = []
         weights: list[float] = []
         for before, after in zip([[0.0] * 4, *moments[:-1]], moments, strict=True):
@@ -149,6 +153,20 @@ class LengthLaw(ABC):
                 values.extend(pair)
                 weights.extend(masses)
         return np.maximum(np.array(values), self._least()), np.array(weights) / sum(weights)
+
+    def _cumulated_moments(self, edges: list[float]) -> list[list[float]]:
+        """E[L^k; L <= edge] for k = 0..3, the cuts applied, at increasing edges of which the last is infinite."""
+        least = self._least()
+        inner = [edge for edge in edges if edge < self.limit]
+        below = [self._cdf(least) * least**k - part for k, part in enumerate(self._partials(3, least))]
+        rows = [
+            [low + part for low, part in zip(below, self._partials(3, edge), strict=True)]
+            if edge >= least
+            else [0.0] * 4
+            for edge in inner
+        ]
+        whole = [self.partial_moment(k) for k in range(4)]
+        return rows + [whole] * (len(edges) - len(inner))
 
     def _strata(self, n: int) -> list[float]:
         """Upper edges of the strata; the mass that ``max`` collects is a stratum of its own."""

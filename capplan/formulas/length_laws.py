@@ -300,14 +300,20 @@ class Mixture(LengthLaw):
         return min(law._least() for _, law in self.parts)
 
     def _quantile(self, p: float) -> float:
-        """Bisection between the smallest and the largest quantile of the parts."""
+        """Regula falsi between the smallest and the largest quantile of the parts, with bisection where it stalls."""
         ends = [law.quantile(p) for _, law in self.parts]
         low, high = min(ends), max(ends)
-        if self.cdf(low) >= p or math.isinf(high):
-            return float(low if self.cdf(low) >= p else high)
+        below, above = self.cdf(low) - p, self.cdf(high) - p
+        if below >= 0.0 or math.isinf(high):
+            return float(low if below >= 0.0 else high)
         while high - low > 1e-9 * high:
-            middle = 0.5 * (low + high)
-            low, high = (low, middle) if self.cdf(middle) >= p else (middle, high)
+            share = min(max(below / (below - above), 0.01), 0.99) if above > 0.0 else 0.5
+            middle = low + share * (high - low)
+            error = self.cdf(middle) - p
+            if error >= 0.0:
+                high, above, below = middle, error, below / 2
+            else:
+                low, below, above = middle, error, above / 2
         return float(high)
 
     def truncated(self, budget: float) -> Mixture:
