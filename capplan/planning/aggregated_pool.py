@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from capplan.cards.workload import Workload
 from capplan.formulas.chunked_prefill_latency import TpotLaw, step_quantile, tpot_law, ttft_law
 from capplan.formulas.chunked_prefill_numeric import ChunkedRank
+from capplan.formulas.stationary import thinned_dispersion
 from capplan.planning.decode_pool import DecodePool, batch_cap, kv_use, pool_memory, stationary_batch
 from capplan.planning.latency import Array, Law
 from capplan.planning.operating_point import linearised_at, step_table
@@ -20,7 +21,7 @@ from capplan.planning.prefill_pool import token_budget
 from capplan.planning.problem import Problem
 from capplan.serving.layout import Layout
 from capplan.serving.prefill import prefill
-from capplan.serving.stationary import Stationary
+from capplan.serving.stationary import Stationary, concurrency
 
 TURNS = 3
 CLASS_PROMPTS, CLASS_OUTPUTS = 24, 24
@@ -37,6 +38,8 @@ class MixedState:
 
     decode: Stationary
     rank: ChunkedRank
+    burst_factor: float = 1.0
+    """Variance of the step time over what it would be with Poisson arrivals."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -50,7 +53,8 @@ class MixedState:
 
     @cached_property
     def _tpot(self) -> TpotLaw:
-        return tpot_law(self.rank)
+        law = tpot_law(self.rank)
+        return replace(law, variances=law.variances * self.burst_factor)
 
     def tpot_quantile(self, p: float) -> float:
         """TPOT over requests [s]."""
@@ -79,28 +83,44 @@ class AggregatedPool(DecodePool):
 def evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> AggregatedPool | None:
     """The state of an aggregated pool at a total request rate [1/s]; None where it cannot keep up."""
     rank_rate = rate / (instances * layout.dp)
-    found = _chunked_rank(problem, layout, rank_rate)
+    found = _chunked_rank(problem, layout, instances, rank_rate)
     if found is None or found.request_rate > MOST_LOAD * found.max_rate:
         return None
     decode_load = rank_rate * found.steps_mean * found.decode_cost
     line = (found.step_mean * (1 - decode_load), found.sequence, found.context)
-    decode = stationary_batch(problem, line, rank_rate, instances * layout.dp, problem.chain())
+    ranks = instances * layout.dp
+    decode = stationary_batch(problem, line, rank_rate, ranks, problem.chain())
     if not decode.stable:
         return None
     budget = pool_memory(problem, layout)
     law = ttft_law(found)
-    state: Any = MixedState(decode, found)
+    state: Any = MixedState(decode, found, _burst_factor(problem, line, rank_rate, ranks, decode))
     return AggregatedPool(
         layout, instances, budget, line, state, rank_rate, kv_use(problem, budget, decode),
         batch_cap(problem, budget, decode), Law.of(law.seconds, law.shares).reduced(),
     )  # fmt: skip
 
 
-def _chunked_rank(problem: Problem, layout: Layout, rank_rate: float) -> ChunkedRank | None:
+def _burst_factor(
+    problem: Problem, line: tuple[float, float, float], rank_rate: float, ranks: int, state: Stationary
+) -> float:
+    """What bursts do to the variance of the decode step."""
+    if problem.scenario.workload.dispersion <= 1 or state.step_std <= 0:
+        return 1.0
+    calm = concurrency(
+        problem.workload, rank_rate, line, routing=problem.scenario.serving.routing, instances=ranks, dispersion=1.0
+    )
+    return max(1.0, (state.step_std / calm.step_std) ** 2)
+
+
+def _chunked_rank(problem: Problem, layout: Layout, instances: int, rank_rate: float) -> ChunkedRank | None:
     """The rank at its balance: the decode line is taken at the batch that the mixed steps lead to."""
-    per_token, per_square = prompt_line(problem, layout)
+    (per_token, per_square), budget = prompt_line(problem, layout), token_budget(problem)
+    hit, dispersion = problem.scenario.serving.prefix_hit, problem.scenario.workload.dispersion
+    # Of a prompt a share is cached: its products are saved, the attention of the rest to it is not.
+    per_token, per_square, budget = per_token * (1 - hit), per_square * (1 - hit**2), budget / (1 - hit)
+    dispersion = max(1.0, thinned_dispersion(dispersion, instances * layout.dp))
     prompts, steps, weights = problem.kept("request nodes", Layout(), lambda: request_nodes(problem.workload))
-    prompts = np.maximum(prompts * (1 - problem.scenario.serving.prefix_hit), 1.0)
     batch = step_table(problem, layout).balance(rank_rate * problem.workload.mean_decode_steps)
     rank = None
     for _ in range(TURNS):
@@ -108,8 +128,8 @@ def _chunked_rank(problem: Problem, layout: Layout, rank_rate: float) -> Chunked
             return None
         a, e, c = linearised_at(problem, layout, max(batch, 1.0), rank_rate)
         rank = ChunkedRank(
-            rank_rate, a, e, c, per_token * layout.dp, per_square * layout.dp, token_budget(problem), prompts, steps,
-            weights,
+            rank_rate, a, e, c, per_token * layout.dp, per_square * layout.dp, budget, np.maximum(prompts, 1.0), steps,
+            weights, dispersion,
         )  # fmt: skip
         if rank.load >= 1:
             return None
@@ -166,4 +186,4 @@ def _cells(values: Array, weights: Array) -> NDArray[np.int64]:
     order = np.argsort(values, kind="stable")
     reached = np.empty(len(values))
     reached[order] = np.cumsum(weights[order]) - weights[order] / 2
-    return np.searchsorted(edges[1:], reached / weights.sum())
+    return np.asarray(np.searchsorted(edges[1:], reached / weights.sum()), np.int64)

@@ -8,9 +8,9 @@ from capplan.planning.problem import Problem
 
 def assumptions(problem: Problem, pools: Pools | None) -> tuple[str, ...]:
     """One line each, the most consequential first."""
-    lines = [*_defaults(problem), *_simplifications(problem), *_hardware(problem)]
+    lines = [*_defaults(problem), *_simplifications(problem, pools), *_hardware(problem)]
     if pools is not None:
-        lines += list(pools.decode.budget.assumptions)
+        lines += [line for line in pools.decode.budget.assumptions if not line.startswith("engine ")]
     return tuple(dict.fromkeys(lines))
 
 
@@ -31,8 +31,10 @@ def _defaults(problem: Problem) -> list[str]:
     return lines
 
 
-def _simplifications(problem: Problem) -> list[str]:
+def _simplifications(problem: Problem, pools: Pools | None) -> list[str]:
     lines = ["TTFT and decode time of a request are independent"]
+    if pools is not None and pools.mode == "aggregated" and pools.decode.layout.dp > 1:
+        lines.append("a prompt chunk of one rank delays all ranks of its instance (errs high)")
     if problem.scenario.workload.dispersion > 1:
         lines.append("bursts act on the prefill queue as on the decode batch (errs high for TTFT)")
     if problem.scenario.workload.concurrency is not None:

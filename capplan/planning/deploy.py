@@ -12,7 +12,7 @@ from capplan.planning.aggregated_pool import AggregatedPool
 from capplan.planning.bounds import best_rank_rate
 from capplan.planning.candidates import layouts
 from capplan.planning.decode_pool import DecodePool
-from capplan.planning.pools import LATENCIES, Check, ClientView, Mode, Pools, latency_checks
+from capplan.planning.pools import LATENCIES, Check, ClientView, Mode, Pools, latency_checks, split_view
 from capplan.planning.prefill_pool import PrefillPool
 from capplan.planning.problem import Problem
 from capplan.planning.scenario import LayoutSection
@@ -46,24 +46,13 @@ class Outcome:
         return self.pools is not None and not self.missed
 
 
-def first_token_seconds(problem: Problem, pool: DecodePool) -> float:
-    """What decode adds to TTFT when the first token comes from the decode pool: the step under way, and the first.
-
-    The residual of the running step is E[T^2]/(2 E[T]), about half a step; a step is the time-weighted mean.
-    """
-    order = problem.engine.ttft_order
-    mean = pool.stationary.step_mean
-    return (0.5 * mean if "decode-admission" in order else 0.0) + (mean if "first-step" in order else 0.0)
-
-
 def view_of(problem: Problem, pools: Pools) -> ClientView:
     """The client's latencies for a deployment."""
     if isinstance(pools.decode, AggregatedPool):
         return ClientView(problem, pools.decode.ttft, pools.decode.stationary)
     if pools.prefill is None:
         raise ValueError("a decode pool alone has no TTFT")
-    delay = first_token_seconds(problem, pools.decode)
-    return ClientView(problem, pools.prefill.ttft.shifted(delay), pools.decode.stationary)
+    return split_view(problem, pools.prefill, pools.decode)
 
 
 def all_checks(problem: Problem, pools: Pools) -> list[Check]:
@@ -99,8 +88,8 @@ def disaggregated(problem: Problem) -> Outcome:
     decode = decode_search(problem, most, rate)
     if decode.best is None:
         return _out_of_reach(problem, decode, "disaggregated")
-    first, left = first_token_seconds(problem, decode.best.pool), most - decode.best.gpus
-    prefill = prefill_search(problem, left, rate, first)
+    left = most - decode.best.gpus
+    prefill = prefill_search(problem, left, rate, decode.best.pool)
     if prefill.best is None:
         return _prefill_out_of_reach(problem, decode.best.pool, prefill, left)
     pools = Pools("disaggregated", decode.best.pool, prefill.best.pool)

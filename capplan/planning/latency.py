@@ -63,6 +63,8 @@ class Law:
 
     def plus(self, other: Law) -> Law:
         """The law of the sum of two independent latencies, reduced to the probability grid."""
+        if len(other.values) == 1:
+            return self.shifted(float(other.values[0]))
         total = Law.of(self.values[:, None] + other.values, self.weights[:, None] * other.weights)
         return total.reduced()
 

@@ -61,8 +61,7 @@ def decode_links(problem: Problem, pool: DecodePool, *, transfer: bool = True) -
     causes = {link: {"decode": float(size) / float(step.seconds)} for link, size in step.links.items()}
     if transfer:
         causes["nic"]["kv transfer"] = pool.rank_rate * kv_bytes_received(problem, pool.layout.tp)
-    limits = capacities(problem)
-    return {link: LinkLoad(cause, limits[link]) for link, cause in causes.items()}
+    return _loads(problem, causes)
 
 
 def prefill_links(problem: Problem, pool: PrefillPool, rate: float) -> dict[str, LinkLoad]:
@@ -75,8 +74,14 @@ def prefill_links(problem: Problem, pool: PrefillPool, rate: float) -> dict[str,
     busy = pool.utilization / float(full.seconds)
     causes = {link: {"prefill": float(size) * busy} for link, size in full.links.items()}
     causes["nic"]["kv transfer"] = rank_rate * kv_bytes_received(problem, pool.layout.tp)
+    return _loads(problem, causes)
+
+
+def _loads(problem: Problem, causes: dict[str, dict[str, float]]) -> dict[str, LinkLoad]:
+    """Loads of the links, causes that send nothing left out."""
     limits = capacities(problem)
-    return {link: LinkLoad(cause, limits[link]) for link, cause in causes.items()}
+    used = {link: {cause: rate for cause, rate in shares.items() if rate > 0} for link, shares in causes.items()}
+    return {link: LinkLoad(shares, limits[link]) for link, shares in used.items()}
 
 
 def link_checks(problem: Problem, pool: DecodePool) -> Iterator[Check]:

@@ -105,8 +105,10 @@ class Plan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Where a law was used outside its validity range."""
-        return () if self.pools_at_rate is None else tuple(self.pools_at_rate.decode.stationary.warnings)
+        """Where a law was used outside its validity range, or the requests outside the model's."""
+        from capplan.planning.warnings import warnings
+
+        return () if self.pools_at_rate is None else warnings(self.problem, self.pools_at_rate)
 
     def to_dict(self) -> dict[str, Any]:
         """The whole answer for JSON; keys carry units."""

@@ -51,10 +51,14 @@ class Check:
 
 @dataclass(frozen=True)
 class ClientView:
-    """Latencies of one deployment, as laws where they are sums."""
+    """Latencies of one deployment, as laws where they are sums.
+
+    ``prefilled`` is the time to the first token with a slot free in the decode batch; the wait for a slot under a cap
+    comes on top.
+    """
 
     problem: Problem
-    ttft: Law
+    prefilled: Law
     stationary: Stationary
 
     def percentile(self, name: str, p: float) -> float:
@@ -77,14 +81,21 @@ class ClientView:
         }
 
     @cached_property
+    def ttft(self) -> Law:
+        """Time to the first token, the wait for a slot under a cap included."""
+        if self.stationary.wait_probability <= 0:
+            return self.prefilled
+        return self.prefilled.plus(Law.from_quantiles(self.stationary.wait_quantile))
+
+    @cached_property
     def decode_seconds(self) -> Law:
-        """Time from the first to the last token."""
+        """Time from the first to the last token, with the wait for a slot under a cap."""
         return Law.from_quantiles(self.stationary.e2e_quantile)
 
     @cached_property
     def e2e(self) -> Law:
         """Time to the last token; TTFT and decode time are taken as independent."""
-        return self.ttft.plus(self.decode_seconds)
+        return self.prefilled.plus(self.decode_seconds)
 
     @cached_property
     def answer(self) -> Law:
@@ -110,6 +121,22 @@ class ClientView:
             middle = (low + high) / 2
             low, high = (middle, high) if self.percentile(name, middle) <= target else (low, middle)
         return low
+
+
+def first_token_seconds(problem: Problem, pool: DecodePool) -> float:
+    """What decode adds to TTFT when the first token comes from the decode pool: the step under way, and the first.
+
+    The residual of the running step is E[T^2]/(2 E[T]), about half a step; a step is the time-weighted mean.
+    """
+    order = problem.engine.ttft_order
+    mean = pool.stationary.step_mean
+    return (0.5 * mean if "decode-admission" in order else 0.0) + (mean if "first-step" in order else 0.0)
+
+
+def split_view(problem: Problem, prefill: PrefillPool, decode: DecodePool) -> ClientView:
+    """The client's latencies where prefill and decode are apart."""
+    delay = first_token_seconds(problem, decode)
+    return ClientView(problem, prefill.ttft.shifted(delay), decode.stationary)
 
 
 def latency_checks(view: ClientView, targets: Mapping[str, float], names: tuple[str, ...]) -> list[Check]:

@@ -12,9 +12,9 @@ from capplan.planning.aggregated_pool import AggregatedPool
 from capplan.planning.bounds import fewest_instances
 from capplan.planning.candidates import layouts
 from capplan.planning.decode_pool import DecodePool, capacity_tokens
-from capplan.planning.latency import PERCENTILES, Law
+from capplan.planning.latency import Law
 from capplan.planning.links import link_checks
-from capplan.planning.pools import LATENCIES, Check, ClientView, latency_checks
+from capplan.planning.pools import LATENCIES, Check, ClientView, latency_checks, split_view
 from capplan.planning.prefill_pool import PrefillPool
 from capplan.planning.problem import Problem
 from capplan.planning.scenario import LayoutSection
@@ -153,12 +153,12 @@ def _pool_checks(problem: Problem, pool: DecodePool) -> Iterator[Check]:
     yield Check("longest_request_tokens", longest, max(1.0, capacity_tokens(problem, pool.budget)))
 
 
-def prefill_search(problem: Problem, max_gpus: int, rate: float, first_token: float) -> Search[PrefillPool]:
-    """Size the prefill pool: TTFT targets less what decode adds to the first token."""
+def prefill_search(problem: Problem, max_gpus: int, rate: float, decode: DecodePool) -> Search[PrefillPool]:
+    """Size the prefill pool: TTFT targets, what decode adds to the first token included."""
 
     def evaluate(layout: Layout, instances: int) -> Trial[PrefillPool] | None:
         pool = prefill_pool.evaluate(problem, layout, instances, rate)
-        return None if pool is None else Trial(pool, pool.gpus, tuple(prefill_checks(problem, pool, first_token)))
+        return None if pool is None else Trial(pool, pool.gpus, tuple(prefill_checks(problem, pool, decode)))
 
     search = Search(evaluate, max_gpus)
     bounds = []
@@ -171,11 +171,7 @@ def prefill_search(problem: Problem, max_gpus: int, rate: float, first_token: fl
     return search
 
 
-def prefill_checks(problem: Problem, pool: PrefillPool, first_token: float) -> Iterator[Check]:
+def prefill_checks(problem: Problem, pool: PrefillPool, decode: DecodePool) -> Iterator[Check]:
     """Targets a prefill pool must meet: TTFT with the decode part added."""
-    ttft = pool.ttft.shifted(first_token)
-    for key, target in problem.targets.items():
-        name, _, label = key.rpartition("_")
-        if name == "ttft":
-            yield Check(key, ttft.quantile(PERCENTILES[label]), target)
+    yield from latency_checks(split_view(problem, pool, decode), problem.targets, ("ttft",))
     yield Check("prefill_load", pool.utilization, 1.0)

@@ -155,7 +155,7 @@ def aggregated(
         return Aggregated(
             rank.max_rate, load, False, *lost, 1.0, 1.0, rank.empty_step, math.inf, math.inf, (warning,), None
         )
-    mixture, heavy = rank.mixture, _heaviness(rank)
+    mixture, heavy = rank.mixture, heaviness(rank)
     return Aggregated(
         max_rate=rank.max_rate, load=load, stable=True, step_mean=rank.step_mean, batch_mean=rank.running,
         full_step_share=mixture.full_share, prefill_step_share=mixture.prefill_share, decode_step=rank.decode_step,
@@ -163,7 +163,7 @@ def aggregated(
     )  # fmt: skip
 
 
-def _heaviness(rank: ChunkedRank) -> float:
+def heaviness(rank: ChunkedRank) -> float:
     """Prefill share of the time times what one long prompt adds to a request's steps."""
     long_prompt = rank.prefill * rank.prompt_second / rank.prompt_mean
     share = rank.request_rate * rank.prompt_cost

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from capplan.errors import InputError
-from capplan.planning.deploy import all_checks, reload
+from capplan.planning.deploy import all_checks, reload, view_of
 from capplan.planning.plan import plan
 from capplan.planning.problem import resolve
 from capplan.planning.scenario import load_scenario
@@ -111,9 +111,36 @@ def test_auto_is_the_cheaper_mode():
     assert both["auto"] == min(both["aggregated"], both["disaggregated"])
 
 
-def test_bursts_need_no_fewer_gpus():
-    calm, bursty = (plan(SMALL, mode="disaggregated", dispersion=d, rate="40/s").gpus_total for d in (1, 30))
-    assert bursty >= calm
+@pytest.mark.parametrize("mode", ["aggregated", "disaggregated"])
+def test_bursts_need_no_fewer_gpus_and_lengthen_the_tail(mode):
+    calm, bursty = (plan(SMALL, mode=mode, dispersion=d, rate="40/s") for d in (1, 30))
+    assert bursty.gpus_total >= calm.gpus_total
+    # On the same pools bursts lengthen both tails.
+    pools, rate = calm.outcome.pools, calm.problem.rate
+    for name in ("ttft", "tpot"):
+        before, after = (view_of(p.problem, reload(p.problem, pools, rate)) for p in (calm, bursty))
+        assert after.percentile(name, 0.99) > before.percentile(name, 0.99)
+
+
+def test_a_cap_that_binds_makes_requests_wait():
+    free, capped = (plan(SMALL, mode="disaggregated", tp=1, max_num_seqs=cap) for cap in (None, 40))
+    assert capped.gpus_total >= free.gpus_total
+    assert capped.pools[1].max_num_seqs_per_rank == 40
+    assert 0 < capped.view.stationary.wait_probability < 1
+    wait = capped.view.stationary.wait_quantile(0.999)
+    assert capped.view.percentile("ttft", 0.999) > capped.view.prefilled.quantile(0.5) + wait
+
+
+def test_prefix_hits_shorten_prefill_but_not_the_context():
+    cold, warm = (plan(SMALL, mode=mode, prefix_hit=hit) for mode, hit in (("aggregated", 0), ("aggregated", 0.5)))
+    assert warm.view.percentile("ttft", 0.9) < cold.view.percentile("ttft", 0.9)
+    assert warm.pools[0].kv_use_mean == pytest.approx(cold.pools[0].kv_use_mean, rel=0.2)
+
+
+def test_requests_longer_than_the_model_takes_are_warned_of():
+    long = {**SMALL, "workload": {"input": "200k", "output": 100, "rate": "0.05/s"}, "slo": {}}
+    assert any("the model takes 131,072" in line for line in plan(long).warnings)
+    assert not any("the model takes" in line for line in plan(SMALL).warnings)
 
 
 def test_an_override_changes_the_answer_and_is_named():
