@@ -160,7 +160,7 @@ class Workload:
         nodes = self.decode_nodes()
         return nodes if len(nodes.steps) <= 80 else nodes.merged(144)
 
-    @property
+    @cached_property
     def mean_decode_steps(self) -> float:
         """Decode steps of a request, E[L] - 1 [token]."""
         return self.output.mean - 1.0

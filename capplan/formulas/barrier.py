@@ -62,7 +62,7 @@ def _standard_cdf(z: FloatArray, skew: float) -> FloatArray:
     if skew < 0.02:
         density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
         return np.clip(normal_cdf_array(z) - density * skew * (z * z - 1.0) / 6.0, 0.0, 1.0)
-    return GammaLaws(np.full(len(z), 4.0 / skew**2)).cdf((z + 2.0 / skew) * 2.0 / skew)
+    return GammaLaws([4.0 / skew**2]).cdf(((z + 2.0 / skew) * 2.0 / skew)[:, None])[:, 0]
 
 
 def barrier_step_mean(

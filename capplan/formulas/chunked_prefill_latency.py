@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.formulas.chunked_prefill_numeric import ChunkedRank
+from capplan.formulas.distinct import summed
 from capplan.formulas.queueing_numeric import MgkQueue, mgk_queue
 from capplan.formulas.special import gamma_quantile
 from capplan.formulas.special_arrays import GammaLaws
@@ -27,15 +28,43 @@ _TTFT_TAIL_FACTOR = 1.09
 """From P90 on the fluid queue is this much too short (chosen on the simulated configurations)."""
 
 
-def step_quantile(rank: ChunkedRank, probability: float) -> float:
-    """Quantile of the gap between two tokens of a request (ITL), over gaps [s]."""
+@dataclass(frozen=True, eq=False)
+class AtomLaw:
+    """A law of times as atoms: ``seconds`` in rising order, and their ``shares``, which sum to 1."""
+
+    seconds: FloatArray
+    shares: FloatArray
+
+    @property
+    def mean(self) -> float:
+        """Mean [s]."""
+        return float(self.seconds @ self.shares)
+
+    @cached_property
+    def _reached(self) -> FloatArray:
+        return np.cumsum(self.shares)
+
+    def quantile(self, probability: float) -> float:
+        """The time that a share ``probability`` stays at or below [s]."""
+        index = int(np.searchsorted(self._reached, probability))
+        return float(self.seconds[min(index, len(self.seconds) - 1)])
+
+    def share_within(self, seconds: float) -> float:
+        """Share of at most ``seconds`` [-]."""
+        index = int(np.searchsorted(self.seconds, seconds, side="right"))
+        return float(self._reached[index - 1]) if index else 0.0
+
+
+def gap_law(rank: ChunkedRank) -> AtomLaw:
+    """Law of the gap between two tokens of a request (ITL), over gaps."""
     mixture, mean, variance = rank.mixture, rank.decode_step, rank.spectrum.decode_variance
     points = _gamma_points(mean - rank.empty_step, variance) + rank.empty_step
     seconds = np.add.outer(points, rank.token_cost * mixture.tokens).ravel()
     # a gap counts once per running request: steps with a larger batch weigh more
     batch = np.maximum(points - rank.empty_step, 0.0) / max(rank.decode_cost, 1e-300) + 1e-12
     shares = np.outer(batch, mixture.shares).ravel()
-    return _weighted_quantile(seconds, shares, probability)
+    order = np.argsort(seconds, kind="stable")
+    return AtomLaw(seconds[order], shares[order] / shares.sum())
 
 
 def _gamma_points(mean: float, variance: float) -> FloatArray:
@@ -45,13 +74,6 @@ def _gamma_points(mean: float, variance: float) -> FloatArray:
     shape = mean * mean / variance
     shares = (np.arange(_STEP_NODES) + 0.5) / _STEP_NODES
     return np.array([gamma_quantile(shape, float(p)) * mean / shape for p in shares])
-
-
-def _weighted_quantile(values: FloatArray, weights: FloatArray, probability: float) -> float:
-    order = np.argsort(values, kind="stable")
-    cumulated = np.cumsum(weights[order])
-    index = int(np.searchsorted(cumulated, probability * cumulated[-1]))
-    return float(values[order][min(index, len(values) - 1)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,25 +149,7 @@ def _length_groups(rank: ChunkedRank, groups: int) -> tuple[FloatArray, FloatArr
     return means[0], np.asarray(mass[kept] / mass.sum(), dtype=np.float64), means[1]
 
 
-@dataclass(frozen=True, eq=False)
-class TtftLaw:
-    """Law of the TTFT as atoms: ``seconds`` in rising order, ``shares`` of requests."""
-
-    seconds: FloatArray
-    shares: FloatArray
-
-    @property
-    def mean(self) -> float:
-        """Mean [s]."""
-        return float(self.seconds @ self.shares)
-
-    def quantile(self, probability: float) -> float:
-        """Quantile over requests [s]."""
-        index = int(np.searchsorted(np.cumsum(self.shares), probability))
-        return float(self.seconds[min(index, len(self.seconds) - 1)])
-
-
-def ttft_law(rank: ChunkedRank) -> TtftLaw:
+def ttft_law(rank: ChunkedRank) -> AtomLaw:
     """TTFT: rest of the running step, fluid wait for the prompts ahead, own prompt chunk by chunk.
 
     Averaged over three values of the batch; rest and own prompt are independent of the wait.
@@ -153,8 +157,9 @@ def ttft_law(rank: ChunkedRank) -> TtftLaw:
     rest, rest_share = _residual_step(rank)
     joined = 1 - np.exp(-rank.request_rate * rest)
     seconds, shares = [], []
+    prompts, prompt_share = _prompt_groups(rank)
     for running, share in _batch_points(rank):
-        waits, wait_share, own, behind, prompt_share = _ttft_parts(rank, running, rest / joined)
+        waits, wait_share, own, behind = _ttft_parts(rank, running, prompts, prompt_share, rest / joined)
         base = share * wait_share[:, None, None] * prompt_share[None, :, None] * rest_share[None, None, :]
         alone = waits[:, None, None] + own[None, :, None] + rest[None, None, :]
         seconds += [alone.ravel(), (alone + behind[None]).ravel()]
@@ -163,7 +168,7 @@ def ttft_law(rank: ChunkedRank) -> TtftLaw:
     order = np.argsort(values)
     seconds_in_order, ordered = values[order], weights[order] / weights.sum()
     stretch = np.where(np.cumsum(ordered) >= _TTFT_TAIL, _TTFT_TAIL_FACTOR, 1.0)
-    return TtftLaw(seconds_in_order * stretch, ordered)
+    return AtomLaw(seconds_in_order * stretch, ordered)
 
 
 def _residual_step(rank: ChunkedRank, points: int = 10) -> tuple[FloatArray, FloatArray]:
@@ -194,12 +199,11 @@ def _batch_points(rank: ChunkedRank) -> list[tuple[float, float]]:
 
 
 def _ttft_parts(
-    rank: ChunkedRank, running: float, rest_if_joined: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Waits and their shares; own time of each prompt, what prompts behind it add, and shares of the prompts."""
+    rank: ChunkedRank, running: float, prompts: FloatArray, weights: FloatArray, rest_if_joined: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Waits and their shares; own time of each prompt, and what prompts behind it add."""
     room = max(rank.token_budget - running, 0.02 * rank.token_budget)
     decode = rank.empty_step + rank.decode_cost * running
-    prompts, weights = _prompt_groups(rank)
     square = rank.prefill_square * prompts**2 / 2
     per_token = decode / room + rank.prefill
     service = prompts * per_token + square
@@ -209,13 +213,12 @@ def _ttft_parts(
     # prompts that arrive later in the same step share the last chunk's step
     behind = np.minimum((chunks * room - prompts)[:, None], rank.request_rate * rest_if_joined * rank.prompt_mean)
     own = rank.prefill * prompts + square + decode * chunks
-    return np.maximum(waits - room * per_token / 2, 0.0), wait_share, own, rank.prefill * behind, weights
+    return np.maximum(waits - room * per_token / 2, 0.0), wait_share, own, rank.prefill * behind
 
 
 def _prompt_groups(rank: ChunkedRank, groups: int = 28) -> tuple[FloatArray, FloatArray]:
     """The law of the prompt alone, in at most ``groups`` points; the longest prompts keep points of their own."""
-    values, inverse = np.unique(np.maximum(rank.prompts, 1.0), return_inverse=True)
-    weights = np.bincount(inverse.ravel(), rank.weights)
+    values, weights = summed(np.maximum(rank.prompts, 1.0), rank.weights)
     if len(values) <= groups:
         return values, np.asarray(weights, dtype=np.float64)
     importance = weights + weights * values**2 / float(weights @ values**2)

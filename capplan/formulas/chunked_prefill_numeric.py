@@ -215,14 +215,14 @@ class StepSpectrum:
         pulse, decode = _transforms(rank, self._w)
         whole, lam = pulse + decode, rank.request_rate
         flow = lam * rank.step_mean
-        mean_whole, mean_decode = rank.weights @ whole, rank.weights @ decode
+        mean_whole, mean_decode = _averaged(rank.weights, whole), _averaged(rank.weights, decode)
         gain = 1 / (1 - lam * mean_whole)
-        own = rank.weights @ np.abs(whole) ** 2
-        cross = rank.weights @ (whole * decode.conj())
+        own = _averaged(rank.weights, _square(whole))
+        cross = _averaged(rank.weights, whole * decode.conj())
         response = lam * mean_decode * gain
-        self._step = flow * own * np.abs(gain) ** 2
-        decode_own = rank.weights @ np.abs(decode) ** 2
-        self._decode = flow * (decode_own + 2 * (response * cross).real + np.abs(response) ** 2 * own)
+        self._step = flow * own * _square(gain)
+        decode_own = _averaged(rank.weights, _square(decode))
+        self._decode = flow * (decode_own + 2 * (response * cross).real + _square(response) * own)
 
     def _integral(self, values: FloatArray) -> float:
         """(1/pi) integral over frequency, the flat part below the lowest one added."""
@@ -251,6 +251,15 @@ class StepSpectrum:
         # the low-pass of a one-sided window; past its first zero it averages out
         after = np.where(x < math.pi / 2, np.sin(2 * x) / np.maximum(2 * x, 1e-300), 0.0)
         return variance, self._integral(self._step * np.where(x < 1e-4, 1.0, after))
+
+
+def _averaged(weights: FloatArray, values: Any) -> Any:
+    """Mean over the nodes at every frequency; a matrix product would start threads for so small a table."""
+    return np.einsum("i,ij->j", weights, values)
+
+
+def _square(values: Any) -> FloatArray:
+    return np.asarray(values.real**2 + values.imag**2)
 
 
 def _transforms(rank: ChunkedRank, w: FloatArray) -> tuple[Any, Any]:

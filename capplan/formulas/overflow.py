@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from capplan.formulas._ops import Value, exp, log, maximum, minimum, sqrt
 from capplan.formulas.erfcx import normal_hazard
-from capplan.formulas.special import gamma_cdf, gamma_survival, normal_cdf, normal_quantile
+from capplan.formulas.special import gamma_cdf, gamma_quantile, gamma_survival, normal_cdf, normal_quantile
 
 _NORMAL_SKEWNESS = 2e-3  # below it the gamma law differs from the normal one by less than 1e-3 at 4 sigma
 
@@ -121,6 +121,37 @@ def overflow_probability(capacity: Value, mean: Value, variance: Value, third_cu
     if x <= 0:
         return 1.0 if skewness > 0 else 0.0
     return gamma_survival(shape, x) if skewness > 0 else gamma_cdf(shape, x)
+
+
+def demand_quantile(probability: float, mean: float, variance: float, third_cumulant: float) -> float:
+    r"""The demand that is exceeded a share ``1 - probability`` of the time: inverse of :func:`overflow_probability`.
+
+    Parameters
+    ----------
+    probability : p, between 0 and 1 [-]
+    mean, variance, third_cumulant : M, V, mu_3 of the demand [u, u^2, u^3]; variance above zero
+
+    Returns
+    -------
+    demand : x with P(demand > x) = 1 - p [u]
+
+    Examples
+    --------
+    >>> round(demand_quantile(0.99, 1.0, 1.0, 2.0), 5)  # exponential law: -log(0.01)
+    4.60517
+
+    References
+    ----------
+    :func:`overflow_probability`.
+    """
+    skewness = third_cumulant / variance**1.5
+    if abs(skewness) < _NORMAL_SKEWNESS:
+        return mean + math.sqrt(variance) * normal_quantile(probability)
+    if skewness < 0:
+        return -demand_quantile(1 - probability, -mean, variance, -third_cumulant)
+    shape = 4 / skewness**2
+    score = (gamma_quantile(shape, probability) - shape) * skewness / 2
+    return float(mean + score * math.sqrt(variance))
 
 
 def _overflow_arrays(capacity: Value, mean: Value, variance: Value, third: Value) -> Value:

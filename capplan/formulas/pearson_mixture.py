@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from capplan.formulas.distinct import distinct
 from capplan.formulas.special_arrays import FloatArray, GammaLaws
 
 _GRID = 161
@@ -42,10 +43,11 @@ class PearsonMixture:
         return self._laws.shapes + (value - self.mean) / self._spread * root
 
     def cdf(self, value: Any) -> Any:
-        """Probability of at most ``value`` [u]; ``value`` may be an array (a list of one number for each law too)."""
-        flat = np.atleast_1d(np.asarray(value, dtype=float))
-        answer = np.array([float(self.weights @ self._laws.cdf(self._standard(one))) for one in flat])
-        return answer if np.ndim(value) else float(answer[0])
+        """Probability of at most ``value`` [u]; ``value`` may be an array."""
+        if np.ndim(value):
+            column = np.asarray(value, dtype=float)[:, None]
+            return np.einsum("ij,j->i", self._laws.cdf(self._standard(column)), self.weights)
+        return float(self.weights @ self._laws.cdf(self._standard(value)))
 
     def pdf(self, value: Any) -> float:
         """Density at ``value`` [1/u]."""
@@ -113,6 +115,6 @@ class PearsonMixture:
         tail = np.concatenate(
             [low + (middle - low) * np.linspace(0, 1, 40), middle + (high - middle) * np.linspace(0, 1, _GRID - 40)]
         )
-        grid = np.unique(tail)
+        grid = distinct(tail)
         values: FloatArray = np.interp(inner, np.maximum.accumulate(self.cdf(grid)), grid)
         return values

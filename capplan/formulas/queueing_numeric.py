@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.errors import InputError
+from capplan.formulas.distinct import distinct
 from capplan.formulas.queueing import (
     burst_wait_term,
     bursty_wait_probability,
@@ -106,26 +107,47 @@ class MgkQueue:
 
 @dataclass(frozen=True, eq=False)
 class _WaitGrid:
-    """Probabilities of cells centred at multiples of ``cell``: wait of those who wait, and the sojourn of all."""
+    """Probabilities of cells centred at multiples of ``cell``: wait of those who wait, and the sojourn of all.
 
+    Wait given a wait = that of one server at the same load, its time axis stretched to the wanted mean.
+    """
+
+    queue: MgkQueue
+    low: FloatArray
+    high: FloatArray
+    weights: FloatArray
+    points: int
     cell: float
-    waiting: FloatArray
-    sojourn: FloatArray
+    stretch: float
 
     @classmethod
     def of(cls, queue: MgkQueue) -> _WaitGrid:
-        """Wait given a wait = service of one server at the same load, its time axis stretched to the wanted mean."""
+        """The grid that fits a queue."""
         low, high, weights = _service_cells(queue.service_seconds, queue.service_weights)
         second = float(weights @ (low * low + low * high + high * high)) / 3
         mean = float(weights @ (low + high)) / 2
         stretch = queue.wait_mean_if_waiting * (1 - queue.utilization) / (second / (2 * mean))
         points, cell = _grid_size(queue, stretch, float(high.max()))
-        residual = _residual_pmf(low * stretch, high * stretch, weights, cell, points)
-        ladder = np.fft.rfft(residual)
-        waiting = ladder * (1 - queue.utilization) / (1 - queue.utilization * ladder)
-        service = np.fft.rfft(_service_pmf(low, high, weights, cell, points))
-        total = service * (1 - queue.wait_probability + queue.wait_probability * waiting)
-        return cls(cell, np.fft.irfft(waiting, points), np.fft.irfft(total, points))
+        return cls(queue, low, high, weights, points, cell, stretch)
+
+    @cached_property
+    def _transform(self) -> Any:
+        """Fourier transform of the wait of those who wait: Pollaczek-Khinchine."""
+        low, high, load = self.low * self.stretch, self.high * self.stretch, self.queue.utilization
+        ladder = np.fft.rfft(_residual_pmf(low, high, self.weights, self.cell, self.points))
+        return ladder * (1 - load) / (1 - load * ladder)
+
+    @cached_property
+    def waiting(self) -> FloatArray:
+        """Wait of those who wait."""
+        return np.fft.irfft(self._transform, self.points)
+
+    @cached_property
+    def sojourn(self) -> FloatArray:
+        """Wait and service of all."""
+        service = np.fft.rfft(_service_pmf(self.low, self.high, self.weights, self.cell, self.points))
+        share = self.queue.wait_probability
+        return np.fft.irfft(service * (1 - share + share * self._transform), self.points)
 
     def quantile(self, pmf: FloatArray, probability: float) -> float:
         """Linear interpolation of the cumulated cells; a cell covers half a width on either side of its centre."""
@@ -174,7 +196,7 @@ def _residual_pmf(low: FloatArray, high: FloatArray, weights: FloatArray, cell: 
 
 def _capped_mean(t: FloatArray, low: FloatArray, high: FloatArray, weights: FloatArray) -> FloatArray:
     """E[min(S, t)], the integral of P(S > t), which is linear between the ends of the nodes' intervals."""
-    knots = np.unique(np.concatenate([[0.0], low, high]))
+    knots = distinct(np.concatenate([[0.0], low, high]))
     start = _survival(knots[:-1], low, high, weights, low == high)
     end = _survival(knots[1:], low, high, weights, np.zeros(len(low), bool))
     step = np.diff(knots)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.cards.workload import Workload
-from capplan.formulas.chunked_prefill_latency import TpotLaw, step_quantile, tpot_law, ttft_law
+from capplan.formulas.chunked_prefill_latency import AtomLaw, TpotLaw, gap_law, tpot_law, ttft_law
 from capplan.formulas.chunked_prefill_numeric import ChunkedRank
 from capplan.formulas.stationary import thinned_dispersion
 from capplan.planning.decode_pool import DecodePool, batch_cap, kv_use, pool_memory, stationary_batch
@@ -64,13 +64,21 @@ class MixedState:
         """Share of requests with at most that TPOT [1]."""
         return self._tpot.cdf(seconds)
 
+    @cached_property
+    def _gaps(self) -> AtomLaw:
+        return gap_law(self.rank)
+
     def itl_quantile(self, p: float) -> float:
         """Gap between two tokens, over gaps [s]."""
-        return step_quantile(self.rank, p)
+        return self._gaps.quantile(p)
+
+    def itl_share_within(self, seconds: float) -> float:
+        """Share of gaps of at most that length [1]."""
+        return self._gaps.share_within(seconds)
 
     def step_quantile(self, p: float) -> float:
         """Step time; as the ITL, which weighs steps by their batch [s]."""
-        return step_quantile(self.rank, p)
+        return self._gaps.quantile(p)
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,7 @@ def evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> A
     state: Any = MixedState(decode, found, _burst_factor(problem, line, rank_rate, ranks, decode))
     return AggregatedPool(
         layout, instances, budget, line, state, rank_rate, kv_use(problem, budget, decode),
-        batch_cap(problem, budget, decode), Law.of(law.seconds, law.shares).reduced(),
+        batch_cap(problem, layout, budget, decode), Law.of(law.seconds, law.shares).reduced(),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capplan.formulas.overflow import overflow_probability, random_count_demand, safe_cap
+from capplan.formulas.overflow import demand_quantile, overflow_probability, random_count_demand, safe_cap
 from capplan.planning.operating_point import linearised
 from capplan.planning.problem import Problem
 from capplan.quantities.chain import Chain
@@ -80,7 +80,7 @@ def evaluate(
     if not stationary.stable:
         return None
     budget = pool_memory(problem, layout)
-    kv, cap = kv_use(problem, budget, stationary), batch_cap(problem, budget, stationary)
+    kv, cap = kv_use(problem, budget, stationary), batch_cap(problem, layout, budget, stationary)
     return DecodePool(layout, instances, budget, coefficients, stationary, rank_rate, kv, cap)
 
 
@@ -131,7 +131,8 @@ def kv_use(problem: Problem, budget: MemoryBudget, stationary: Stationary) -> Kv
     mean, variance, third = random_count_demand(stationary.mean, stationary.std**2, *sizes)
     overflow = float(overflow_probability(capacity, mean, variance, third))
     p99, needed = (
-        _demand_quantile(p, mean, variance, third) / capacity for p in (0.99, 1 - problem.scenario.slo.kv_overflow)
+        max(0.0, demand_quantile(p, mean, variance, third)) / capacity
+        for p in (0.99, 1 - problem.scenario.slo.kv_overflow)
     )
     return KvUse(mean / capacity, p99, overflow, needed)
 
@@ -144,19 +145,14 @@ def capacity_tokens(problem: Problem, budget: MemoryBudget) -> float:
     return float(budget.max_sequences(context) * context)
 
 
-def _demand_quantile(p: float, mean: float, variance: float, third: float) -> float:
-    """Quantile of the demand: bisection on the overflow probability."""
-    low, high = 0.0, mean + 40 * math.sqrt(variance)
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if overflow_probability(middle, mean, variance, third) > 1 - p else (low, middle)
-    return high
-
-
-def batch_cap(problem: Problem, budget: MemoryBudget, stationary: Stationary) -> int:
+def batch_cap(problem: Problem, layout: Layout, budget: MemoryBudget, stationary: Stationary) -> int:
     """The ``max_num_seqs`` to set on a rank: what memory holds safely, and never less than the P99.9 batch needs."""
     if problem.scenario.serving.max_num_seqs is not None:
         return problem.scenario.serving.max_num_seqs
-    capacity = capacity_tokens(problem, budget)
-    safe = safe_cap(capacity, *running_size_moments(problem.workload), problem.scenario.slo.kv_overflow)
+    safe = problem.kept("safe cap", layout, lambda: _safe_cap(problem, budget))
     return max(safe, math.ceil(float(stationary.quantile(0.999))))
+
+
+def _safe_cap(problem: Problem, budget: MemoryBudget) -> int:
+    capacity = capacity_tokens(problem, budget)
+    return safe_cap(capacity, *running_size_moments(problem.workload), problem.scenario.slo.kv_overflow)

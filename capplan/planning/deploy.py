@@ -21,7 +21,7 @@ from capplan.planning.search import (
     Trial,
     aggregated_checks,
     aggregated_search,
-    decode_checks,
+    capacity_checks,
     decode_layout,
     decode_search,
     prefill_layout,
@@ -61,8 +61,7 @@ def all_checks(problem: Problem, pools: Pools) -> list[Check]:
     if isinstance(pools.decode, AggregatedPool):
         checks = list(aggregated_checks(problem, pools.decode))
     else:
-        checks = [check for check in decode_checks(problem, pools.decode) if check.name not in problem.targets]
-        checks += latency_checks(view, problem.targets, LATENCIES)
+        checks = [*capacity_checks(problem, pools.decode), *latency_checks(view, problem.targets, LATENCIES)]
     wanted = problem.scenario.slo.attainment
     if wanted is not None:
         checks.append(Check("attainment", 1 - view.attainment, 1 - wanted))

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capplan.formulas.barrier import barrier_step_mean
+from capplan.formulas.distinct import distinct
 from capplan.formulas.lengths import running_weight_cube
 from capplan.formulas.speculation import tokens_per_verify_step
 from capplan.planning.latency import Array
-from capplan.serving.linear import linear_step
+from capplan.serving.linear import linear_coefficients
 from capplan.serving.step import decode_step
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def step_table(problem: Problem, layout: Layout) -> StepTable:
 
 
 def _step_table(problem: Problem, layout: Layout) -> StepTable:
-    batches = np.unique(np.floor(np.geomspace(1.0, MOST_BATCH, BATCH_POINTS)))
+    batches = distinct(np.floor(np.geomspace(1.0, MOST_BATCH, BATCH_POINTS)))
     step = decode_step(
         problem.model, problem.hardware, layout, batches * layout.dp, problem.workload.mean_context, **_options(problem)
     )
@@ -107,7 +108,7 @@ def linearised_at(problem: Problem, layout: Layout, batch: float, rank_rate: flo
 
 
 def _line(problem: Problem, layout: Layout, batch: float) -> tuple[float, float, float]:
-    a, e, c = linear_step(
+    a, e, c = linear_coefficients(
         problem.model, problem.hardware, layout, batch, problem.workload.mean_context, **_options(problem)
     )
     tokens = tokens_per_step(problem)

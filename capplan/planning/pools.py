@@ -116,11 +116,8 @@ class ClientView:
     def _share_within(self, name: str, target: float) -> float:
         if name in ("ttft", "answer", "e2e"):
             return float(getattr(self, name).share_within(target))
-        low, high = 1e-6, 1.0 - 1e-6
-        for _ in range(17):  # to 1e-5; the quantile is monotone
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.percentile(name, middle) <= target else (low, middle)
-        return low
+        within = {"tpot": self.stationary.tpot_share_within, "itl": self.stationary.itl_share_within}[name]
+        return float(within(target))
 
 
 def first_token_seconds(problem: Problem, pool: DecodePool) -> float:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from capplan.formulas.distinct import distinct
 from capplan.formulas.length_law import LengthLaw
 from capplan.formulas.length_laws import Mixture
 from capplan.formulas.pools import kv_transfer_seconds
@@ -75,17 +75,17 @@ class PrefillPool:
 def prompt_grid(problem: Problem) -> tuple[Array, Array]:
     """Prompt tokens at the middle of every cell of the probability grid, and the cells' probabilities."""
     _, width = probability_grid()
-    return np.maximum(_quantiles(problem.workload.input), LEAST_PROMPT_TOKENS), width
+    quantiles = problem.kept("prompt quantiles", Layout(), lambda: _quantiles(problem.workload.input))
+    return np.maximum(quantiles, LEAST_PROMPT_TOKENS), width
 
 
-@lru_cache(maxsize=64)
 def _quantiles(law: LengthLaw) -> Array:
     """Quantiles of a prompt law; of a mixture by inverting its probabilities at its parts' own quantiles."""
     middle, _ = probability_grid()
     if not isinstance(law, Mixture):
         return np.asarray(law.quantile(middle), float)
     coarse = middle[::3]
-    values = np.unique(np.concatenate([np.asarray(part.quantile(coarse), float) for _, part in law.parts]))
+    values = distinct(np.concatenate([np.asarray(part.quantile(coarse), float) for _, part in law.parts]))
     reached = np.array([law.cdf(float(value)) for value in values])
     return np.asarray(np.interp(middle, reached, values), float)
 
@@ -129,7 +129,8 @@ def evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> P
         return None
     dispersion = max(1.0, problem.scenario.workload.dispersion)
     queue = mgk_queue(rate, cost.share_seconds, cost.weights, ranks, dispersion)
-    wait = Law.of(*queue.wait_atoms()).reduced()
+    seconds, shares = queue.wait_atoms()
+    wait = Law(seconds, shares / shares.sum()).reduced()
     own = Law.of(cost.alone_seconds + cost.transfer_seconds, cost.weights)
     budget = pool_memory(problem, layout)
     return PrefillPool(layout, instances, budget, cost, load, queue.wait_probability, wait.plus(own))

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_OF_LAYOUTS = ("memory", "prompt line")
+_OF_PROMPTS = ("prompt quantiles", "prompt cost", "longest prompt")
+"""What is kept under these names depends on no request, or on their prompts alone."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -81,8 +85,10 @@ class Problem:
         return replace(self, rate=rate)
 
     def with_workload(self, workload: Workload) -> Problem:
-        """The same question for other requests."""
-        return replace(self, workload=workload, store={})
+        """The same question for other requests; what does not depend on them is kept."""
+        lasting = _OF_LAYOUTS + (_OF_PROMPTS if workload.input == self.workload.input else ())
+        store = {key: value for key, value in self.store.items() if key[0] in lasting}
+        return replace(self, workload=workload, store=store)
 
 
 def resolve(scenario: Scenario) -> Problem:

@@ -136,6 +136,11 @@ def decode_checks(problem: Problem, pool: DecodePool) -> Iterator[Check]:
     """Targets a decode pool must meet by itself; what TTFT adds to E2E and answers is checked later."""
     view = ClientView(problem, Law.of([0.0], [1.0]), pool.stationary)
     yield from latency_checks(view, problem.targets, ("tpot", "itl", "step", "answer", "e2e"))
+    yield from capacity_checks(problem, pool)
+
+
+def capacity_checks(problem: Problem, pool: DecodePool) -> Iterator[Check]:
+    """Limits of a decode pool that are no latencies: KV overflow, the longest request, links."""
     yield from _pool_checks(problem, pool)
     yield from link_checks(problem, pool)
 
@@ -149,7 +154,7 @@ def aggregated_checks(problem: Problem, pool: AggregatedPool) -> Iterator[Check]
 
 def _pool_checks(problem: Problem, pool: DecodePool) -> Iterator[Check]:
     yield Check("kv_overflow", pool.kv.overflow_probability, problem.scenario.slo.kv_overflow, pool.kv.needed)
-    longest = problem.workload.input.quantile(0.999) + 1
+    longest = problem.kept("longest prompt", Layout(), lambda: problem.workload.input.quantile(0.999)) + 1
     yield Check("longest_request_tokens", longest, max(1.0, capacity_tokens(problem, pool.budget)))
 
 

@@ -14,7 +14,7 @@ from capplan.serving.pressure_rank import positive_number
 from capplan.serving.pressure_sizes import joint_nodes
 
 if TYPE_CHECKING:
-    from capplan.formulas.chunked_prefill_latency import TpotLaw, TtftLaw
+    from capplan.formulas.chunked_prefill_latency import AtomLaw, TpotLaw
     from capplan.formulas.chunked_prefill_numeric import ChunkedRank
 
 HEAVY = 0.01
@@ -61,7 +61,13 @@ class Aggregated:
         return tpot_law(self._known)
 
     @cached_property
-    def _ttft(self) -> TtftLaw:
+    def _gaps(self) -> AtomLaw:
+        from capplan.formulas.chunked_prefill_latency import gap_law
+
+        return gap_law(self._known)
+
+    @cached_property
+    def _ttft(self) -> AtomLaw:
         from capplan.formulas.chunked_prefill_latency import ttft_law
 
         return ttft_law(self._known)
@@ -82,9 +88,7 @@ class Aggregated:
 
     def itl_quantile(self, probability: float) -> float:
         """Gap between two tokens, over gaps [s]."""
-        from capplan.formulas.chunked_prefill_latency import step_quantile
-
-        return self._quantile(probability, lambda p: step_quantile(self._known, p))
+        return self._quantile(probability, lambda p: self._gaps.quantile(p))
 
     def tpot_quantile(self, probability: float) -> float:
         """TPOT over requests [s]; 0 where no request has a second token."""

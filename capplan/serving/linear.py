@@ -73,21 +73,38 @@ def linear_step(
     (28.8, True)
     """
     step = _StepOfRank(model, hardware, layout, options)
-    n = float(check_number(batch_per_rank, "batch_per_rank", above=True))
-    s = n * float(check_number(context, "context", above=True))
-    # The operating point comes last, so that a chain keeps its quantities.
+    n, s = _operating_point(batch_per_rank, context)
     factors = [(i, j) for i in (0.5, 1.0, 2.0) for j in (0.5, 1.0, 2.0) if (i, j) != (1.0, 1.0)]
-    seconds = {(i, j): step(i * n, j * s) for i, j in [*factors, (1.0, 1.0)]}
-    a, e, c = _secants(n, s, seconds)
+    seconds = {(i, j): step(i * n, j * s) for i, j in factors}
+    a, e, c = _secants(step, n, s)
     error = max(abs((a + e * i * n + c * j * s) / seconds[i, j] - 1) for i, j in factors)
     return LinearStep(a, e, c, error)
 
 
-def _secants(n: float, s: float, seconds: dict[tuple[float, float], float]) -> tuple[float, float, float]:
+def linear_coefficients(
+    model: Model,
+    hardware: Hardware,
+    layout: Layout,
+    batch_per_rank: float,
+    context: float,
+    **options: Any,
+) -> tuple[float, float, float]:
+    """``(a, e, c)`` of :func:`linear_step` [s, s, s/token], without its error; arguments and errors are the same."""
+    return _secants(_StepOfRank(model, hardware, layout, options), *_operating_point(batch_per_rank, context))
+
+
+def _operating_point(batch_per_rank: float, context: float) -> tuple[float, float]:
+    """Sequences and cached tokens of a rank."""
+    n = float(check_number(batch_per_rank, "batch_per_rank", above=True))
+    return n, n * float(check_number(context, "context", above=True))
+
+
+def _secants(step: _StepOfRank, n: float, s: float) -> tuple[float, float, float]:
     """Constant and slopes through the operating point, none of them below zero."""
-    at = seconds[1.0, 1.0]
-    c = min(max(seconds[1.0, 2.0] - seconds[1.0, 0.5], 0.0) / (1.5 * s), at / s)
-    e = min(max(seconds[2.0, 1.0] - seconds[0.5, 1.0], 0.0) / (1.5 * n), (at - c * s) / n)
+    along_context, along_batch = step(n, 2 * s) - step(n, s / 2), step(2 * n, s) - step(n / 2, s)
+    at = step(n, s)  # comes last, so that a chain keeps its quantities
+    c = min(max(along_context, 0.0) / (1.5 * s), at / s)
+    e = min(max(along_batch, 0.0) / (1.5 * n), (at - c * s) / n)
     return max(at - e * n - c * s, 0.0), e, c
 
 

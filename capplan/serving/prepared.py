@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from capplan.cards.engine import Engine
@@ -21,14 +21,25 @@ _KEPT = 256
 _KERNELS = frozenset(constant.name for constant in fields(Kernels))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prepared:
     """The plan of a pass, and of a draft of one token where the model has layers for it."""
 
     plan: StepPlan
-    draft: StepPlan | None
+    model: Model
+    """In the formats of the plan."""
+    hardware: Hardware
+    kv_dtype: str | None
     arguments: tuple[object, ...]
     """Kept alive, so that their identities stay theirs as long as the plan is cached."""
+
+    @cached_property
+    def draft(self) -> StepPlan | None:
+        """The plan of a draft; None where the model has no layers for it."""
+        if not self.model.mtp_layers:
+            return None
+        layout = replace(self.plan.layout, pp=1)
+        return build_plan(self.model, self.model.mtp_layers, self.hardware, layout, self.kv_dtype, None)
 
 
 _plans: OrderedDict[tuple[Any, ...], Prepared] = OrderedDict()
@@ -72,10 +83,7 @@ def _build(
     card = _engine(engine)
     formatted = model if weight_dtype is None else model.with_weight_dtype(weight_dtype)
     plan = build_plan(formatted, formatted.layers, hardware, layout, kv_dtype, card)
-    draft = None
-    if formatted.mtp_layers:
-        draft = build_plan(formatted, formatted.mtp_layers, hardware, replace(layout, pp=1), kv_dtype, None)
-    return Prepared(plan, draft, (model, hardware, engine))
+    return Prepared(plan, formatted, hardware, kv_dtype, (model, engine))
 
 
 def _check_types(model: object, hardware: object, layout: object) -> None:

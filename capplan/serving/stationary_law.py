@@ -174,6 +174,14 @@ class Stationary:
         """TPOT, over requests with at least two output tokens [s]."""
         return self._tpot.quantile(_probabilities(p)) if self.bounded else _infinite(p)
 
+    def itl_share_within(self, seconds: float) -> float:
+        """Share of gaps between two tokens of at most ``seconds`` [1]."""
+        return self._law_of_tokens.cdf(seconds) if self.bounded else 0.0
+
+    def tpot_share_within(self, seconds: float) -> float:
+        """Share of requests, of those with two output tokens and more, with a TPOT of at most ``seconds`` [1]."""
+        return float(self._tpot.cdf(seconds)) if self.bounded else 0.0
+
     def e2e_quantile(self, p: Any) -> Any:
         """Wait for a slot plus all decode steps, over requests; prefill and transfer come on top [s]."""
         if not self.stable:

@@ -4,6 +4,7 @@ import scipy.stats
 import sympy
 
 from capplan.formulas.overflow import (
+    demand_quantile,
     fixed_count_demand,
     gamma_tail_over_density,
     instance_overflow_probability,
@@ -26,6 +27,13 @@ def test_overflow_is_pearson_three(skew, score):
     assert overflow_probability(100 + 7 * score, 100.0, 49.0, skew * 343.0) == pytest.approx(
         reference, rel=1e-7, abs=1e-12
     )
+
+
+@pytest.mark.parametrize("skew", [1e-3, 0.05, 2.0, -0.5])
+@pytest.mark.parametrize("probability", [0.01, 0.5, 0.99, 0.999])
+def test_demand_quantile_inverts_the_overflow(skew, probability):
+    law = (100.0, 49.0, skew * 343.0)
+    assert overflow_probability(demand_quantile(probability, *law), *law) == pytest.approx(1 - probability, rel=1e-9)
 
 
 def test_overflow_without_skewness_is_normal_and_arrays_agree_with_floats():

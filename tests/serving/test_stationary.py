@@ -145,6 +145,13 @@ def test_quantiles_take_arrays_and_rise() -> None:
         assert many == pytest.approx([law(float(one)) for one in p], rel=3e-3)
 
 
+def test_shares_within_invert_the_quantiles() -> None:
+    state = concurrency(EXPONENTIAL, RATE, (0.012, 6e-5, 4e-8))
+    for p in (0.1, 0.5, 0.99, 0.999):
+        assert state.tpot_share_within(state.tpot_quantile(p)) == pytest.approx(p, abs=1e-5)
+        assert state.itl_share_within(state.itl_quantile(p)) == pytest.approx(p, abs=1e-9)
+
+
 def test_a_cap_makes_requests_wait() -> None:
     free = concurrency(EXPONENTIAL, RATE, STEP)
     tight = concurrency(EXPONENTIAL, RATE, STEP, cap=170)
