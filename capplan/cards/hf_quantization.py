@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from capplan.cards.hf_fields import ConfigFields
+from capplan.cards.hf_module_names import ModulePatterns
+from capplan.cards.hf_quantization_methods import METHODS, Scheme, cache_type, is_modelopt, modelopt
 from capplan.errors import InputError
+
+__all__ = ["ModulePatterns", "Quantization", "read_quantization"]
 
 _TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "bf16"}
 """Element types of a checkpoint; engines serve float32 checkpoints in 16 bits."""
 
-_NEVER_CONVERTED = re.compile(
-    r"lm_head|embed|norm|vis|audio|multi_modal|projector|gate$|router|eh_proj|shared_head|mtp|merger"
-)
-"""Words of module names that no quantiser here touches, or that are not part of the text model."""
-
-MAX_PATTERNS = 20_000
-MAX_WILDCARDS = 500
+_EXPERT_TYPES = {"fp8": None, "fp4": "mxfp4"}
+"""``expert_dtype`` of DeepSeek-V4: what its routed experts are stored in; fp8 is what the rest is in."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,9 @@ class Quantization:
     """Formats of a checkpoint.
 
     ``rest`` is the type of whatever is not quantised, ``quantized`` the format of the rest (None: nothing is),
-    ``experts_only`` restricts it to routed experts, ``excluded`` are the module patterns left out.
+    ``experts_only`` restricts it to routed experts, ``experts`` is the format of routed experts where it differs,
+    ``excluded`` are the module patterns left out, ``named`` modules with a format of their own (first match wins),
+    ``lm_head`` is the format of lm_head.
     """
 
     rest: str
@@ -36,61 +35,37 @@ class Quantization:
     experts_only: bool = False
     kv_dtype: str | None = None
     excluded: ModulePatterns | None = None
+    experts: str | None = None
+    named: tuple[tuple[ModulePatterns, str], ...] = ()
+    lm_head: str = ""
+
+    @property
+    def lm_head_format(self) -> str:
+        """Format of lm_head: quantised only where the config names it."""
+        return self.lm_head or self.rest
+
+    def module_format(self, module: str, *, experts: bool = False) -> str:
+        """The format of one matrix, such as ``layers.3.self_attn.o_proj``; ``experts``: of a routed expert."""
+        if self.excluded is not None and self.excluded.match(module):
+            return self.rest
+        named = next((form for patterns, form in self.named if patterns.match(module)), None)
+        if named is not None:
+            return named
+        if experts and self.experts is not None:
+            return self.experts
+        return self.rest if self.experts_only and not experts else self.quantized or self.rest
 
     def format_of(self, modules: tuple[str, ...], *, experts: bool = False) -> str | None:
         """The format of a part of a layer, given the names of its matrices; None where they differ."""
-        if self.quantized is None:
-            return self.rest
-        excluded = {self.excluded is not None and self.excluded.match(module) for module in modules}
-        if self.experts_only and not experts:
-            return self.rest
-        if len(excluded) > 1:
+        formats = {self.module_format(module, experts=experts) for module in modules}
+        if len(formats) > 1:
             return None
-        return self.rest if excluded == {True} else self.quantized
-
-
-class ModulePatterns:
-    """Names of modules left unquantised: whole names, parts of names, ``*`` wildcards, simple ``re:`` patterns."""
-
-    def __init__(self, patterns: list[str]) -> None:
-        names = [_plain(pattern) for pattern in patterns]
-        self.used: set[str] = set()
-        self.exact = {name for name in names if "*" not in name}
-        wild = dict.fromkeys(name for name in names if "*" in name)
-        self.wild = [(name, name[: name.index("*")], re.compile(fnmatch.translate(name))) for name in wild]
-        if len(patterns) > MAX_PATTERNS or len(self.wild) > MAX_WILDCARDS:
-            raise InputError(f"more than {MAX_WILDCARDS} wildcards or {MAX_PATTERNS:,} names")
-
-    def match(self, module: str) -> bool:
-        """Whether a module such as ``layers.3.self_attn.o_proj`` is left unquantised."""
-        parts = module.split(".")
-        spans = {".".join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)}
-        prefixes = [".".join(parts[:j]) for j in range(1, len(parts) + 1)]
-        hits = spans & self.exact
-        for name, head, wild in self.wild:
-            if module.startswith(head) and any(wild.match(prefix) for prefix in prefixes):
-                hits.add(name)
-        self.used |= hits
-        return bool(hits)
+        return formats.pop() if formats else self.quantized or self.rest
 
     def unused(self) -> list[str]:
-        """Patterns that met no module of the text model and name none that is never converted."""
-        names = [*self.exact, *(name for name, _, _ in self.wild)]
-        return sorted(name for name in names if name not in self.used and not _NEVER_CONVERTED.search(name))
-
-
-def _plain(pattern: str) -> str:
-    """A pattern with regular-expression dress and the prefixes of wrappers taken off."""
-    if len(pattern) > 200:
-        raise InputError("a module name is longer than 200 characters")
-    name = pattern
-    if name.startswith("re:"):
-        name = name[3:].removeprefix("^").removesuffix("$").replace("\\.", "\0").replace(".*", "*").replace("\0", ".")
-        if re.search(r"[\\^$+?{}\[\]()|]", name):
-            raise InputError(f"{pattern!r} is a regular expression that is not understood")
-    for prefix in ("model.", "language_model.", "model."):
-        name = name.removeprefix(prefix)
-    return name.removesuffix(".")
+        """Module patterns that met no module and name none that is never converted."""
+        patterns = [*([self.excluded] if self.excluded is not None else []), *(names for names, _ in self.named)]
+        return sorted({name for names in patterns for name in names.unused()})
 
 
 def read_quantization(fields: ConfigFields, side_car: dict[str, Any] | None, side_car_file: str) -> Quantization:
@@ -99,149 +74,94 @@ def read_quantization(fields: ConfigFields, side_car: dict[str, Any] | None, sid
     Raises
     ------
     UnsupportedModelError : a method or an option that is not modelled
+    InputError : a config and a side-car file that differ
     """
     rest = _rest_type(fields)
-    data = fields.value("quantization_config")
-    if data is not None and not isinstance(data, dict):
-        raise fields.error("quantization_config", "must be a table")
-    if data is None and side_car is None:
-        return Quantization(rest)
-    inner = ConfigFields(data, fields.file, f"{fields.prefix}quantization_config.") if data is not None else None
-    options = inner if inner is not None else _side_car_fields(side_car or {}, side_car_file)
-    try:
-        quantization = _method(options)(options, rest)
-        options.refuse_unknown()
-    except InputError as error:
-        raise error.located(key=options.prefix.rstrip("."), file=options.file) from None
-    return quantization
+    inner = _config_options(fields)
+    beside = _side_car_options(side_car, side_car_file) if side_car is not None else None
+    options = inner if inner is not None else beside
+    scheme = Scheme(None) if options is None else _scheme(options)
+    experts = _expert_type(fields, scheme)
+    kv_dtype = scheme.kv_dtype
+    if inner is not None and beside is not None:
+        kv_dtype = kv_dtype or _agreeing_cache_type(inner, beside)
+    return Quantization(
+        rest,
+        scheme.quantized,
+        scheme.experts_only,
+        kv_dtype,
+        scheme.excluded,
+        experts or scheme.experts,
+        scheme.named,
+        scheme.lm_head or rest,
+    )
 
 
 def _rest_type(fields: ConfigFields) -> str:
     name = fields.value("dtype") or fields.value("torch_dtype")
     fields.ignore("dtype", "torch_dtype")
-    if name is not None and name not in (*_TYPES, "auto"):
+    if name is not None and (not isinstance(name, str) or name not in (*_TYPES, "auto")):
         raise fields.unsupported("dtype" if fields.has("dtype") else "torch_dtype", "not a type of weights")
     if name not in ("bfloat16", "float16"):
         fields.assumed[f"{fields.prefix}dtype"] = f"bf16 ({name or 'none'} given)"
-    return _TYPES.get(name, "bf16")
+    return _TYPES.get(name or "", "bf16")
 
 
-def _side_car_fields(side_car: dict[str, Any], file: str) -> ConfigFields:
+def _config_options(fields: ConfigFields) -> ConfigFields | None:
+    """``quantization_config``, or ``compression_config`` as compressed-tensors once called it."""
+    given = [name for name in ("quantization_config", "compression_config") if fields.has(name)]
+    fields.ignore("quantization_config", "compression_config")
+    if not given:
+        return None
+    name, *others = given
+    data = fields.value(name)
+    if not isinstance(data, dict):
+        raise fields.error(name, "must be a table")
+    if any(fields.value(other) != data for other in others):
+        raise fields.error(others[0], f"differs from {name}")
+    return ConfigFields(data, fields.file, f"{fields.prefix}{name}.")
+
+
+def _side_car_options(side_car: dict[str, Any], file: str) -> ConfigFields:
     data = side_car.get("quantization")
     if not isinstance(data, dict):
         raise InputError("is missing or no table", key="quantization", file=file)
     return ConfigFields(data, file, "quantization.")
 
 
-def _method(options: ConfigFields) -> Callable[[ConfigFields, str], Quantization]:
+def _scheme(options: ConfigFields) -> Scheme:
+    try:
+        scheme = _method(options)(options)
+        options.refuse_unknown()
+    except InputError as error:
+        raise error.located(key=options.prefix.rstrip("."), file=options.file) from None
+    return scheme
+
+
+def _method(options: ConfigFields) -> Callable[[ConfigFields], Scheme]:
     name = options.value("quant_method")
-    if name in (None, "modelopt", "modelopt_fp4") and options.has("quant_algo"):
-        return _modelopt
-    methods = {
-        "fp8": _fp8,
-        "mxfp4": _mxfp4,
-        "awq": _four_bit_groups,
-        "gptq": _four_bit_groups,
-        "compressed-tensors": _compressed_tensors,
-    }
-    if not isinstance(name, str) or name not in methods:
-        raise options.unsupported("quant_method", f"this method is not modelled (known: {', '.join(sorted(methods))})")
-    return methods[name]
+    if is_modelopt(options, name):
+        return modelopt
+    if not isinstance(name, str) or name not in METHODS:
+        raise options.unsupported("quant_method", f"this method is not modelled (known: {', '.join(sorted(METHODS))})")
+    return METHODS[name]
 
 
-def _patterns(options: ConfigFields, *names: str) -> ModulePatterns | None:
-    for name in names:
-        value = options.value(name)
-        if value is None:
-            continue
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise options.error(name, "must be a list of module names")
-        return ModulePatterns(value)
-    return None
+def _expert_type(fields: ConfigFields, scheme: Scheme) -> str | None:
+    """What ``expert_dtype`` beside the quantisation config says of routed experts named nowhere else."""
+    name = fields.value("expert_dtype")
+    if name is None:
+        return None
+    if not isinstance(name, str) or name not in _EXPERT_TYPES:
+        raise fields.unsupported("expert_dtype", f"only {', '.join(_EXPERT_TYPES)} is modelled")
+    if scheme.quantized is None:
+        raise fields.unsupported("expert_dtype", "without a quantization_config it is not understood")
+    return _EXPERT_TYPES[name]
 
 
-def _fp8(options: ConfigFields, rest: str) -> Quantization:
-    options.must_be("fmt", "e4m3", "float8_e4m3fn")
-    options.must_be("activation_scheme", "dynamic", "static")
-    options.must_be("dequantize", False)
-    options.must_be("scale_fmt", "ue8m0")
-    block = options.value("weight_block_size")
-    excluded = _patterns(options, "modules_to_not_convert", "ignored_layers")
-    return Quantization(rest, _block_format(options, block), excluded=excluded)
-
-
-def _block_format(options: ConfigFields, block: Any) -> str:
-    if block is None:
-        return "fp8"
-    sizes = block if isinstance(block, list) else []
-    if len(sizes) != 2 or not all(type(size) is int and 1 <= size <= 100_000 for size in sizes):
-        raise options.unsupported("weight_block_size", "must be two block sizes")
-    return "fp8_block" if sizes == [128, 128] else f"fp8_block_{sizes[0]}x{sizes[1]}"
-
-
-def _mxfp4(options: ConfigFields, rest: str) -> Quantization:
-    excluded = _patterns(options, "modules_to_not_convert")
-    return Quantization(rest, "mxfp4", experts_only=True, excluded=excluded)
-
-
-def _four_bit_groups(options: ConfigFields, rest: str) -> Quantization:
-    options.must_be("bits", 4)
-    options.must_be("w_bit", 4)
-    options.must_be("lm_head", False)
-    options.ignore("zero_point", "version", "backend", "do_fuse", "desc_act", "sym", "damp_percent", "true_sequential",
-                   "static_groups", "checkpoint_format", "meta", "dataset", "tokenizer", "exllama_config", "pack_dtype",
-                   "use_cuda_fp16", "use_exllama", "max_input_length", "model_seqlen", "pad_token_id", "batch_size",
-                   "cache_block_outputs", "model_file_base_name", "model_name_or_path")  # fmt: skip
-    group = options.whole("group_size", "q_group_size", most=100_000)
-    excluded = _patterns(options, "modules_to_not_convert")
-    return Quantization(rest, "int4" if group == 128 else f"int4_g{group}", excluded=excluded)
-
-
-def _compressed_tensors(options: ConfigFields, rest: str) -> Quantization:
-    groups = options.value("config_groups")
-    if not isinstance(groups, dict) or len(groups) != 1 or not isinstance(group := next(iter(groups.values())), dict):
-        raise options.unsupported("config_groups", "only one group of equal layers is modelled")
-    if group.get("targets") != ["Linear"] or not isinstance(weights := group.get("weights"), dict):
-        raise options.unsupported("config_groups", "only a group over all linear layers is modelled")
-    options.ignore("format", "quantization_status", "global_compression_ratio", "version")
-    for empty in ("sparsity_config", "transform_config"):
-        options.must_be(empty, {})
-    excluded = _patterns(options, "ignore")
-    return Quantization(rest, _compressed_format(options, weights), False, _kv_type(options), excluded)
-
-
-def _compressed_format(options: ConfigFields, weights: dict[str, Any]) -> str:
-    kind = (weights.get("type"), weights.get("num_bits"), weights.get("strategy"))
-    if kind == ("float", 8, "block"):
-        return _block_format(options, weights.get("block_structure"))
-    if kind in (("float", 8, "tensor"), ("float", 8, "channel")):
-        return "fp8"
-    if kind == ("int", 4, "group") and type(group := weights.get("group_size")) is int and 1 <= group <= 100_000:
-        return "int4" if group == 128 else f"int4_g{group}"
-    if kind in (("float", 4, "tensor_group"), ("float", 4, "group")) and weights.get("group_size") in (16, 32):
-        return "nvfp4" if weights["group_size"] == 16 else "mxfp4"
-    raise options.unsupported("config_groups", f"weights of type, bits, strategy {kind} are not modelled")
-
-
-def _modelopt(options: ConfigFields, rest: str) -> Quantization:
-    formats = {"FP8": "fp8", "NVFP4": "nvfp4", "FP8_PB_WO": "fp8_block"}
-    algorithm = options.value("quant_algo")
-    if algorithm not in formats:
-        raise options.unsupported("quant_algo", f"this algorithm is not modelled (known: {', '.join(formats)})")
-    if algorithm == "NVFP4":
-        options.must_be("group_size", 16)
-    options.ignore("group_size", "producer", "config_groups", "activation_scheme")
-    excluded = _patterns(options, "exclude_modules", "ignore", "modules_to_not_convert")
-    return Quantization(rest, formats[algorithm], False, _kv_type(options), excluded)
-
-
-def _kv_type(options: ConfigFields) -> str | None:
-    for name in ("kv_cache_quant_algo", "kv_cache_scheme"):
-        value = options.value(name)
-        if value is None:
-            continue
-        eight_bit_float = isinstance(value, dict) and (value.get("type"), value.get("num_bits")) == ("float", 8)
-        if value == "FP8" or eight_bit_float:
-            return "fp8"
-        raise options.unsupported(name, "only an FP8 cache is modelled")
-    return None
+def _agreeing_cache_type(inner: ConfigFields, beside: ConfigFields) -> str | None:
+    """The type of the cache from the side-car file, where the config names the same algorithm but no type."""
+    algorithm, other = inner.data.get("quant_algo"), beside.data.get("quant_algo")
+    if algorithm is not None and other is not None and algorithm != other:
+        raise beside.error("quant_algo", f"{str(other)[:40]!r} differs from {str(algorithm)[:40]!r} in the config")
+    return cache_type(beside)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from capplan.cards.hf_families import FAMILIES, CardPart, Family
 from capplan.cards.hf_fields import WRAPPER_HARMLESS, ConfigFields
-from capplan.cards.hf_quantization import ModulePatterns, Quantization, read_quantization
+from capplan.cards.hf_quantization import Quantization, read_quantization
 from capplan.cards.model import Model
 from capplan.cards.model_card import card_json
 from capplan.cards.model_reader import SCHEMA, model_from_data
@@ -79,7 +79,7 @@ def card_from_config(
     quantization = read_quantization(text, side_car, str(Path(file).parent / SIDE_CAR))
     parts = _parts(text, family, quantization)
     unread = sorted([*text.refuse_unknown(), *_wrapper_unread(data, text)])
-    _refuse_unmatched(text, quantization.excluded)
+    _refuse_unmatched(text, quantization)
     inner = data.get("text_config") or data
     provenance = {
         **origin,
@@ -167,7 +167,7 @@ def _parts(text: ConfigFields, family: Family, quantization: Quantization) -> di
         "max_context": text.count("max_position_embeddings", unit="token", most=10**9),
         "tied_embeddings": text.flag("tie_word_embeddings", False),
         "embedding_format": rest,
-        "lm_head_format": rest,
+        "lm_head_format": quantization.lm_head_format,
         "kv_dtype": quantization.kv_dtype or "bf16",
         "layers": [_layer(text, family, kind, count, rest, n_layers) for kind, count in counts.items()],
         "mtp": _mtp(text, family, quantization, kinds[-1], n_layers),
@@ -232,10 +232,10 @@ def _mtp(
     return {"layers": [layer], "copies_embeddings": True, "projection_format": rest}
 
 
-def _refuse_unmatched(text: ConfigFields, excluded: ModulePatterns | None) -> None:
+def _refuse_unmatched(text: ConfigFields, quantization: Quantization) -> None:
     """A module pattern that met nothing may name something that was not understood."""
     n_layers = int(text.data["num_hidden_layers"])
-    for pattern in excluded.unused() if excluded is not None else []:
+    for pattern in quantization.unused():
         match = re.match(r"layers\.(\d{1,6})(\.|\*|$)", pattern)
         if match is None or int(match[1]) < n_layers:
-            raise text.unsupported("quantization_config", f"it leaves out {pattern[:60]!r}, which no layer has")
+            raise text.unsupported("quantization_config", f"it names {pattern[:60]!r}, which no layer has")

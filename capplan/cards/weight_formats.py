@@ -8,11 +8,14 @@ from typing import Literal
 from capplan.cards.model import WeightFormat
 from capplan.errors import UnknownNameError
 
-_GROUPED = re.compile(r"int4_g([1-9]\d{0,5})", re.ASCII)
+_INTEGER_GROUPS = re.compile(r"int([48])(_sym)?_g([1-9]\d{0,5})", re.ASCII)
 _BLOCKED = re.compile(r"fp8_block_([1-9]\d{0,5})x([1-9]\d{0,5})", re.ASCII)
 
 SIXTEEN_BIT = ("bf16", "fp16")
 """Formats that hold every matrix, not only those a quantiser touches."""
+
+_WHOLE_ROW = 1 << 30
+"""A block wider than any matrix: one scale an output channel."""
 
 
 def _scaled(
@@ -29,10 +32,20 @@ def _scaled(
     return WeightFormat(name, average, compute, element_bytes, scale_bytes, block_inputs, block_outputs)
 
 
-def int4_group(group_size: int) -> WeightFormat:
-    """4-bit integers with a bf16 scale and a 4-bit zero point a group (AWQ, GPTQ); multiplied in bf16."""
-    name = "int4" if group_size == 128 else f"int4_g{group_size}"
-    return _scaled(name, "bf16", 0.5, 2.5, group_size)
+def integer_group_name(bits: int, group_size: int, *, zero_points: bool) -> str:
+    """The name of a weight-only integer format; ``int4`` alone is AWQ and GPTQ with groups of 128."""
+    if (bits, group_size, zero_points) == (4, 128, True):
+        return "int4"
+    return f"int{bits}{'' if zero_points else '_sym'}_g{group_size}"
+
+
+def integer_group(bits: int, group_size: int, *, zero_points: bool) -> WeightFormat:
+    """Integers with a 16-bit scale a group and, in AWQ and GPTQ, a zero point as wide as an element.
+
+    Multiplied in bf16. Symmetric compressed-tensors weights have no zero points.
+    """
+    name = integer_group_name(bits, group_size, zero_points=zero_points)
+    return _scaled(name, "bf16", bits / 8, 2 + zero_points * bits / 8, group_size)
 
 
 def fp8_block(block_inputs: int, block_outputs: int) -> WeightFormat:
@@ -47,21 +60,31 @@ FORMATS: dict[str, WeightFormat] = {
     for format in (
         _scaled("bf16", "bf16", 2.0),
         _scaled("fp16", "bf16", 2.0),
-        # One scale a matrix or a channel is below 0.1 % of the bytes and not counted.
+        # One scale a matrix is not counted.
         _scaled("fp8", "fp8", 1.0),
+        _scaled("fp8_channel", "fp8", 1.0, 2.0, _WHOLE_ROW),
         fp8_block(128, 128),
+        _scaled("mxfp8", "fp8", 1.0, 1.0, 32),
+        # Hardware cards have no rate of 8-bit integers of their own: assumed to be that of 8-bit floats.
+        _scaled("int8_w8a8", "fp8", 1.0, 2.0, _WHOLE_ROW),
         # Weight-only formats: activations stay in 16 bits, and so does the multiplication.
         _scaled("int8", "bf16", 1.0),
-        int4_group(128),
+        _scaled("int8_channel", "bf16", 1.0, 2.0, _WHOLE_ROW),
+        _scaled("int4_channel", "bf16", 0.5, 2.0, _WHOLE_ROW),
+        integer_group(4, 128, zero_points=True),
         _scaled("mxfp4", "bf16", 0.5, 1.0, 32),
         _scaled("nvfp4", "fp4", 0.5, 1.0, 16),
+        _scaled("nvfp4_w4a16", "bf16", 0.5, 1.0, 16),
     )
 }
-"""By name. MXFP4: OCP Microscaling Formats 1.0 (32 elements share one byte); NVFP4: 16 share an fp8 scale."""
+"""By name. MXFP4, MXFP8: OCP Microscaling Formats 1.0 (32 elements share one byte); NVFP4: 16 share an fp8 scale."""
 
 
 def weight_format(name: str, *, key: str | None = None, file: str | None = None) -> WeightFormat:
-    """The format of that name; ``int4_g<group>`` and ``fp8_block_<rows>x<columns>`` give other block sizes.
+    """The format of that name.
+
+    ``int4_g<group>`` and ``int8_g<group>`` give other groups, ``int4_sym_g<group>`` those without zero points,
+    ``fp8_block_<rows>x<columns>`` other blocks.
 
     Raises
     ------
@@ -71,8 +94,8 @@ def weight_format(name: str, *, key: str | None = None, file: str | None = None)
         raise UnknownNameError.among(repr(name), FORMATS, "weight format", key=key, file=file)
     if name in FORMATS:
         return FORMATS[name]
-    if match := _GROUPED.fullmatch(name):
-        return int4_group(int(match[1]))
+    if match := _INTEGER_GROUPS.fullmatch(name):
+        return integer_group(int(match[1]), int(match[3]), zero_points=not match[2])
     if match := _BLOCKED.fullmatch(name):
         return fp8_block(int(match[2]), int(match[1]))
     raise UnknownNameError.among(name, FORMATS, "weight format", key=key, file=file)
