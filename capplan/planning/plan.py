@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capplan.planning.deploy import Outcome, aggregated, disaggregated, reload, view_of
 from capplan.planning.margins import Margins, margins
@@ -17,6 +17,9 @@ from capplan.planning.problem import Problem, resolve
 from capplan.planning.scenario import Scenario, load_scenario
 from capplan.planning.summary import PoolSummary, decode_summary, prefill_summary
 from capplan.quantities.chain import Chain
+
+if TYPE_CHECKING:
+    from capplan.planning.relaxation import Relaxation
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,15 @@ class Plan:
     def margins(self) -> Margins | None:
         """How far load and lengths can grow before a target is missed."""
         return margins(self.problem, self.outcome.pools) if self.feasible and self.outcome.pools else None
+
+    @cached_property
+    def relaxation(self) -> Relaxation | None:
+        """What loosening the binding latency target by a fifth would save."""
+        from capplan.planning.relaxation import relaxation
+
+        if not self.feasible or self.outcome.pools is None:
+            return None
+        return relaxation(self.problem, self.binding, self.outcome.pools.gpus, _best_outcome)
 
     @cached_property
     def naive(self) -> NaiveAnswer | None:

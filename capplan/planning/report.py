@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from capplan.planning.pools import LATENCIES, Check
@@ -48,6 +49,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "links": {pool.role: pool.links for pool in plan.pools},
         "pools": [pool.to_dict() for pool in plan.pools],
         "margins": None if margins is None else _margins_dict(margins),
+        "relaxation": None if plan.relaxation is None else asdict(plan.relaxation),
         "naive": None
         if naive is None
         else {"decode_gpus_by_means": naive.decode_gpus, "prefill_per_decode_by_flops": naive.prefill_per_decode},
@@ -206,6 +208,9 @@ def _outlook(plan: Plan) -> Iterator[str]:
         yield f"breaks at {rate.value:.3g} requests/s ({rate.factor - 1:+.0%}): {title(rate.breaks)}"
         longer = f"{output.value:,.0f} tokens ({output.factor - 1:+.0%})"
         yield f"breaks at a mean output of {longer}: {title(output.breaks)}"
+    if (looser := plan.relaxation) is not None:
+        change = f"{title(looser.name)} {show(looser.name, looser.target)} -> {show(looser.name, looser.relaxed)}"
+        yield f"{change} saves {looser.gpus_saved} GPUs"
     if plan.naive is not None and plan.feasible:
         naive = plan.naive
         means = "none" if naive.decode_gpus is None else f"{naive.decode_gpus} decode GPUs"
