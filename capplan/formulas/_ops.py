@@ -12,13 +12,18 @@ from typing import Any, TypeAlias
 Value: TypeAlias = Any
 """A float, a NumPy array or a sympy expression: a formula does not care which."""
 
+_PLAIN = (float, int, bool)
+
 
 def _library(*values: Value) -> Any:
     """numpy or sympy if one of the values is theirs, else None (plain Python numbers)."""
+    others = [value for value in values if type(value) not in _PLAIN]
+    if not others:
+        return None
     numpy, sympy = sys.modules.get("numpy"), sys.modules.get("sympy")
-    if sympy is not None and any(isinstance(value, sympy.Basic) for value in values):
+    if sympy is not None and any(isinstance(value, sympy.Basic) for value in others):
         return sympy
-    if numpy is not None and any(isinstance(value, numpy.ndarray) for value in values):
+    if numpy is not None and any(isinstance(value, numpy.ndarray) for value in others):
         return numpy
     return None
 

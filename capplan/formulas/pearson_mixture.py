@@ -72,9 +72,16 @@ class PearsonMixture:
 
     def quantile(self, p: Any) -> Any:
         """The value whose cumulative probability is ``p`` [u]: Newton steps inside a bracket; arrays by a grid."""
-        if np.ndim(p) == 0:
-            return self._solve(float(p))
-        return self._many(np.asarray(p, dtype=float))
+        if np.ndim(p):
+            return self._many(np.asarray(p, dtype=float))
+        probability = float(p)
+        if probability not in self._solved:
+            self._solved[probability] = self._solve(probability)
+        return self._solved[probability]
+
+    @cached_property
+    def _solved(self) -> dict[float, float]:
+        return {}
 
     @cached_property
     def _range(self) -> tuple[float, float]:

@@ -89,7 +89,15 @@ class AggregatedPool(DecodePool):
 
 
 def evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> AggregatedPool | None:
-    """The state of an aggregated pool at a total request rate [1/s]; None where it cannot keep up."""
+    """The state of an aggregated pool at a total request rate [1/s]; None where it cannot keep up.
+
+    Kept with the problem.
+    """
+    place = (layout, instances, rate)
+    return problem.kept("aggregated pool", place, lambda: _evaluate(problem, layout, instances, rate))
+
+
+def _evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> AggregatedPool | None:
     rank_rate = rate / (instances * layout.dp)
     found = _chunked_rank(problem, layout, instances, rank_rate)
     if found is None or found.request_rate > MOST_LOAD * found.max_rate:

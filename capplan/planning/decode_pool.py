@@ -70,8 +70,17 @@ def running_size_moments(workload: Workload) -> tuple[float, float, float]:
 def evaluate(
     problem: Problem, layout: Layout, instances: int, rate: float, chain: Chain | None = None
 ) -> DecodePool | None:
-    """The state of a decode pool at a total request rate [1/s]; None where it cannot keep up."""
-    chain = chain or problem.chain()
+    """The state of a decode pool at a total request rate [1/s]; None where it cannot keep up.
+
+    Kept with the problem unless a chain records it.
+    """
+    if chain is not None:
+        return _evaluate(problem, layout, instances, rate, chain)
+    place = (layout, instances, rate)
+    return problem.kept("decode pool", place, lambda: _evaluate(problem, layout, instances, rate, problem.chain()))
+
+
+def _evaluate(problem: Problem, layout: Layout, instances: int, rate: float, chain: Chain) -> DecodePool | None:
     rank_rate = rate / (instances * layout.dp)
     coefficients = linearised(problem, layout, rank_rate)
     if coefficients is None:

@@ -43,8 +43,9 @@ def margins(problem: Problem, pools: Pools) -> Margins:
         longer = problem.with_workload(problem.workload.scaled_output(factor))
         return _worst(longer, pools, problem.rate)
 
-    rate, rate_breaks = _largest(at_rate)
-    length, length_breaks = _largest(at_length)
+    now = _worst(problem, pools, problem.rate)
+    rate, rate_breaks = _largest(at_rate, now)
+    length, length_breaks = _largest(at_length, now)
     return Margins(
         Margin(rate, problem.rate * rate, rate_breaks),
         Margin(length, problem.workload.output.mean * length, length_breaks),
@@ -57,11 +58,14 @@ def _worst(problem: Problem, pools: Pools, rate: float) -> Check | None:
     return None if loaded is None else max(all_checks(problem, loaded), key=lambda check: check.ratio)
 
 
-def _largest(check_at: Callable[[float], Check | None]) -> tuple[float, str]:
-    """Largest factor that meets every target, to about 1 %: doubling steps, then regula falsi on the slack."""
-    low, below = 1.0, _slack(check_at(1.0))
+def _largest(check_at: Callable[[float], Check | None], now: Check | None) -> tuple[float, str]:
+    """Largest factor that meets every target, to about 1 %: doubling steps, then regula falsi on the slack.
+
+    ``now`` is the check at a factor of 1.
+    """
+    low, below = 1.0, _slack(now)
     if below > 0:
-        return 1.0, _name(check_at(1.0))
+        return 1.0, _name(now)
     for factor in STEPS:
         check = check_at(factor)
         if check is None or not check.met:

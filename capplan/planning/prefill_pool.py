@@ -122,7 +122,15 @@ def _transfer_seconds(problem: Problem, layout: Layout, prompts: Array) -> Array
 
 
 def evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> PrefillPool | None:
-    """The state of a prefill pool at a total request rate [1/s]; None where it cannot keep up."""
+    """The state of a prefill pool at a total request rate [1/s]; None where it cannot keep up.
+
+    Kept with the problem.
+    """
+    place = (layout, instances, rate)
+    return problem.kept("prefill pool", place, lambda: _evaluate(problem, layout, instances, rate))
+
+
+def _evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> PrefillPool | None:
     ranks, cost = instances * layout.dp, prompt_cost(problem, layout)
     load = rate * cost.mean_share_seconds / ranks
     if load >= 0.995:

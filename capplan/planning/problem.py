@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from capplan.cards.engine import Engine
     from capplan.cards.hardware import Hardware
     from capplan.cards.model import Model
-    from capplan.serving.layout import Layout
 
 T = TypeVar("T")
 
 _OF_LAYOUTS = ("memory", "prompt line")
-_OF_PROMPTS = ("prompt quantiles", "prompt cost", "longest prompt")
+_OF_PROMPTS = ("prompt quantiles", "prompt cost", "longest prompt", "prefill pool")
 """What is kept under these names depends on no request, or on their prompts alone."""
 
 
@@ -42,8 +41,8 @@ class Problem:
     workload: Workload
     rate: float
     targets: Mapping[str, float]
-    store: dict[tuple[str, Layout], Any] = field(default_factory=dict, compare=False, repr=False)
-    """What depends on the layout but not on the rate, computed once."""
+    store: dict[tuple[str, Hashable], Any] = field(default_factory=dict, compare=False, repr=False)
+    """What was computed before, by its name and what it depends on beside the question: layout, instances, rate."""
 
     @property
     def sizing_rate(self) -> float:
@@ -72,9 +71,9 @@ class Problem:
         """A fresh chain with the scenario's overrides."""
         return Chain(self.scenario.override, record=record)
 
-    def kept(self, what: str, layout: Layout, compute: Callable[[], T]) -> T:
-        """The value computed for that layout, once."""
-        key = (what, layout)
+    def kept(self, what: str, place: Hashable, compute: Callable[[], T]) -> T:
+        """The value computed for that layout (or layout, instances and rate), once."""
+        key = (what, place)
         if key not in self.store:
             self.store[key] = compute()
         found: T = self.store[key]

@@ -56,17 +56,18 @@ class Search(Generic[Pool]):
         most = self._most_instances(layout)
         if fewest > most:
             return
-        low, high = int(fewest) - 1, int(fewest)
-        trial = self._trial(layout, high)
-        while (trial is None or not trial.met) and high < most:
-            low, high = high, min(most, max(high + 1, math.ceil(high * 1.3)))
-            trial = self._trial(layout, high)
-        if trial is None or not trial.met:
+        largest = self._trial(layout, most)
+        if largest is None or not largest.met:
+            if self.best is not None and most * layout.gpus == self.best.gpus and most > fewest:
+                self._trial(layout, most - 1)  # of the pools with fewer GPUs the one that comes nearest
             return
+        low, (high, trial) = int(fewest) - 1, (most, largest)
+        step = 1
         while high - low > 1:
-            middle = (low + high) // 2
+            middle = min(low + step, (low + high) // 2)
             between = self._trial(layout, middle)
             low, high, trial = (low, middle, between) if between and between.met else (middle, high, trial)
+            step *= 2
         self._keep(trial)
 
     def _most_instances(self, layout: Layout) -> int:
