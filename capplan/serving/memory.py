@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from capplan.cards.engine import Engine
 from capplan.cards.engine_card import load_engine
 from capplan.cards.hardware import Hardware
 from capplan.cards.kv import kv_bytes_per_rank, layer_kv_bytes_per_token
-from capplan.cards.model import Attention, Model
+from capplan.cards.model import Model
 from capplan.cards.number import Number
 from capplan.errors import InputError
-from capplan.formulas import activation_memory, kv_cache
+from capplan.formulas import activation_memory
 from capplan.formulas import memory as formulas
 from capplan.quantities import memory_quantities
 from capplan.quantities.chain import Chain
 from capplan.quantities.registry import override_value
 from capplan.serving.activations import expansion_peak, layer_peak
+from capplan.serving.kv_pages import LayerKind, Pages, separate_pages, shared_pages
 from capplan.serving.layout import Layout
 from capplan.serving.memory_budget import InstanceBudget, MemoryBudget
 from capplan.serving.weights import weights_per_gpu
@@ -52,6 +54,7 @@ def memory(
     mtp: int = 0,
     unified_pages: bool = False,
     expand_mla: bool = False,
+    prefix_caching: bool = True,
     **overrides: Any,
 ) -> MemoryBudget:
     """Memory budget of one data-parallel rank of an instance.
@@ -67,6 +70,7 @@ def memory(
     mtp : draft tokens of multi-token prediction; above 0 its weights count
     unified_pages : the engine gives sliding-window layers as many pages as full ones
     expand_mla : the engine stores latent attention expanded to full heads
+    prefix_caching : sequences with a recurrent state hold a second copy of it for the cache of prefixes
     overrides : named quantities that replace computed ones, in base units or as text (``kv_pool_gib=24``,
         ``num_gpu_blocks=20000``, ``gpu_memory_utilization=0.95``, ``weights_bytes="60GiB"``)
 
@@ -93,7 +97,8 @@ def memory(
     inner = _with_overrides(chain, overrides)
     served = model if weight_dtype is None else model.with_weight_dtype(weight_dtype)
     loaded = engine if isinstance(engine, Engine) else load_engine(engine)
-    budget = _Rank(served, hardware, layout, loaded, inner, kv_dtype, mtp > 0, unified_pages, expand_mla).budget()
+    options = (kv_dtype, mtp > 0, unified_pages, expand_mla, prefix_caching)
+    budget = _Rank(served, hardware, layout, loaded, inner, *options).budget()
     if unused := sorted(overrides.keys() - inner.used_overrides):
         raise InputError(f"has no part in the memory of engine {loaded.name!r}", key=f"override.{unused[0]}")
     chain.links.update(inner.links)
@@ -121,6 +126,7 @@ class _Rank:
     mtp: bool
     unified_pages: bool
     expand_mla: bool
+    prefix_caching: bool
 
     def budget(self) -> MemoryBudget:
         hbm = self._from_card("hbm_bytes", self.hardware, "hbm_bytes")
@@ -128,8 +134,8 @@ class _Rank:
         room = self._room(hbm, needs)
         block = self._from_card("kv_block_tokens", self.engine, "block_tokens")
         per_token = float(self.chain.given("kv_bytes_per_token_per_gpu", self._one_token(), "capplan.cards.kv"))
-        block_bytes = block * per_token * self._block_share()
-        pool = self._pool(room, block_bytes)
+        pages = self._pages(block)
+        pool = self._pool(room, pages.block_bytes)
         given = bool(_GIVEN_POOLS & self.chain.overrides.keys())
         return MemoryBudget(
             hbm_bytes=hbm,
@@ -137,15 +143,16 @@ class _Rank:
             kv_pool_bytes=pool,
             kv_bytes_per_token=per_token,
             block_tokens=block,
-            block_bytes=block_bytes,
-            capacity_tokens=self._capacity(pool, block, per_token),
+            block_bytes=pages.block_bytes,
+            capacity_tokens=self._capacity(pool, block, per_token) if pages.constant_bytes_per_token else None,
             fits=given or room > 0,
             missing_bytes=0.0 if given else max(-room, 0.0),
             engine=f"{self.engine.name} {self.engine.version}",
             layout=self.layout,
             assumptions=self._assumptions(),
             held_bytes=self._held_bytes,
-            worst_case_bytes=self._worst_case(block),
+            paged_bytes=pages.held_bytes,
+            worst_case_blocks=self._worst_case(pages),
         )
 
     def _from_card(self, name: str, card: Hardware | Engine, key: str) -> float:
@@ -252,24 +259,30 @@ class _Rank:
             return float(chain.derive("kv_pool_bytes", formulas.pool_bytes_of_gib, **given))
         return float(chain.derive("kv_pool_bytes", formulas.pool_bytes, kv_room_bytes=room))
 
-    def _windows(self) -> dict[int | None, int]:
-        """Attention layers by window; one kind where the engine gives all layers the same pages."""
-        counts: dict[int | None, int] = {}
+    def _pages(self, block: float) -> Pages:
+        """The pool cut into pages, as the engine does it."""
+        if self.engine.memory_formula == "utilization":
+            return shared_pages(self._layer_kinds, block, prefix_caching=self.prefix_caching)
+        return separate_pages(self._layer_kinds, block)
+
+    @cached_property
+    def _layer_kinds(self) -> list[LayerKind]:
+        """What the layers of the fullest stage cache on one GPU; states are split like query heads."""
+        dtype = self.model.kv_dtype if self.kv_dtype is None else self.kv_dtype
+        kinds = []
         for group in self.model.layers:
-            if group.attention is not None:
-                window = None if self.unified_pages else group.attention.window
-                counts[window] = counts.get(window, 0) + group.count
-        return counts
+            layers = -(-group.count // self.layout.pp)
+            if (attention := group.attention) is not None:
+                tp, expand = self.layout.tp, self.expand_mla
+                width = layer_kv_bytes_per_token(attention, dtype, tensor_parallel=tp, expand_mla=expand)
+                window = None if self.unified_pages else attention.window
+                kinds.append(LayerKind(layers, width / self.layout.dcp, window))
+            if group.state_bytes:
+                kinds.append(LayerKind(layers, 0.0, state_bytes=group.state_bytes / self.layout.tp))
+        return kinds
 
-    def _block_share(self) -> float:
-        """Share of the layers one block spans: those of the rarest kind where windows make several kinds."""
-        counts = self._windows().values()
-        return min(counts) / sum(counts) if counts else 1.0
-
-    def _capacity(self, pool: float, block: float, per_token: float) -> float | None:
-        """Tokens of the rank; None where a token does not always take the same."""
-        if set(self._windows()) != {None} or self.model.state_bytes_per_sequence:
-            return None
+    def _capacity(self, pool: float, block: float, per_token: float) -> float:
+        """Tokens of the rank, where every token takes the same."""
         inputs = {"kv_pool_bytes": pool, "block_tokens": block, "kv_bytes_per_token": per_token}
         return float(self.chain.derive("kv_capacity_tokens", formulas.capacity_tokens, **inputs))
 
@@ -280,28 +293,10 @@ class _Rank:
     def _one_token(self) -> float:
         return float(self._held_bytes(1)) - float(self._held_bytes(0))
 
-    def _worst_case(self, block: float) -> Callable[[Any], Any]:
+    def _worst_case(self, pages: Pages) -> Callable[[Any], Any]:
         tokens = float(self.engine.batch_defaults_on(self.hardware).max_batched_tokens)
         chunk = float(self.chain.overrides.get("max_num_batched_tokens", tokens))
-        return lambda context: self._worst_case_bytes(context, block, chunk)
-
-    def _worst_case_bytes(self, context: Any, block: float, chunk: float) -> Any:
-        reserved: Any = self._held_bytes(0)
-        share = kv_cache.busiest_stage_share(self.model.n_layers, self.layout.pp) / self.layout.dcp
-        for group in self.model.layers:
-            if group.attention is not None:
-                blocks = self._worst_case_blocks(group.attention, context, block, chunk)
-                reserved = reserved + blocks * block * group.count * self._layer_bytes(group.attention) * share
-        return reserved
-
-    def _worst_case_blocks(self, attention: Attention, context: Any, block: float, chunk: float) -> Any:
-        if attention.window is None or self.unified_pages:
-            return formulas.whole_blocks(context, block)
-        return formulas.windowed_worst_case_blocks(context, block, attention.window, chunk)
-
-    def _layer_bytes(self, attention: Attention) -> Any:
-        dtype = self.model.kv_dtype if self.kv_dtype is None else self.kv_dtype
-        return layer_kv_bytes_per_token(attention, dtype, tensor_parallel=self.layout.tp, expand_mla=self.expand_mla)
+        return lambda context: pages.reserved_blocks(context, chunk)
 
     def _assumptions(self) -> tuple[str, ...]:
         """The version the numbers are for, and what nobody measured."""

@@ -58,8 +58,10 @@ class MemoryBudget:
     assumptions: tuple[str, ...]
     held_bytes: Callable[[Any], Any] = field(repr=False, compare=False)
     """Bytes of a sequence on one GPU as a function of its context, not rounded to blocks."""
-    worst_case_bytes: Callable[[Any], Any] = field(repr=False, compare=False)
-    """What an engine reserves for a sequence of the longest context."""
+    paged_bytes: Callable[[Any], Any] = field(repr=False, compare=False)
+    """The same as the engine's pages hold it."""
+    worst_case_blocks: Callable[[Any], Any] = field(repr=False, compare=False)
+    """Blocks an engine reserves for a sequence of the longest context."""
 
     @property
     def instance(self) -> InstanceBudget:
@@ -68,7 +70,7 @@ class MemoryBudget:
 
     def kv_bytes(self, context: Any) -> Any:
         """Bytes a sequence of that context holds on one GPU, in whole blocks [B]."""
-        return self.held_bytes(formulas.whole_blocks(context, self.block_tokens) * self.block_tokens)
+        return self.paged_bytes(context)
 
     def max_sequences(self, context: Any) -> Any:
         """Sequences of that context the rank holds at once.
@@ -111,7 +113,7 @@ class MemoryBudget:
         InputError : a context that is no finite number above zero
         """
         _check_context(max_context)
-        return self.kv_pool_bytes / self.worst_case_bytes(max_context)
+        return formulas.floor(self.kv_pool_bytes / self.block_bytes) / self.worst_case_blocks(max_context)
 
 
 def _check_context(context: Any) -> None:
