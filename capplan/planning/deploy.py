@@ -97,11 +97,18 @@ def disaggregated(problem: Problem) -> Outcome:
 
 def aggregated(problem: Problem) -> Outcome:
     """One pool that does both."""
-    rate, most = problem.sizing_rate, problem.scenario.hardware.max_gpus
-    both = aggregated_search(problem, most, rate)
-    if both.best is None:
-        return _out_of_reach(problem, both, "aggregated")
-    return _grown(problem, Pools("aggregated", both.best.pool, None), rate, _binding(both))
+    both = aggregated_search(problem, problem.scenario.hardware.max_gpus, problem.sizing_rate)
+    return _out_of_reach(problem, both, "aggregated") if both.best is None else _grown_best(problem, both, both.best)
+
+
+def aggregated_within(problem: Problem, most_gpus: int) -> Outcome | None:
+    """One pool that does both, of at most so many GPUs; None where there is none."""
+    both = aggregated_search(problem, most_gpus, problem.sizing_rate)
+    return None if both.best is None else _grown_best(problem, both, both.best)
+
+
+def _grown_best(problem: Problem, both: Search[AggregatedPool], best: Trial[AggregatedPool]) -> Outcome:
+    return _grown(problem, Pools("aggregated", best.pool, None), problem.sizing_rate, _binding(both))
 
 
 def _binding(*searches: Search[Any]) -> Check | None:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from capplan.planning.deploy import Outcome, aggregated, disaggregated, reload, view_of
+from capplan.planning.deploy import Outcome, aggregated, aggregated_within, disaggregated, reload, view_of
 from capplan.planning.margins import Margins, margins
 from capplan.planning.naive import NaiveAnswer, naive_answer
 from capplan.planning.pools import Check, ClientView, Pools
@@ -174,12 +174,15 @@ def _plan(problem: Problem) -> Plan:
 
 def _best_outcome(problem: Problem) -> Outcome:
     mode = problem.scenario.serving.mode
-    outcomes = []
-    if mode in ("disaggregated", "auto"):
-        outcomes.append(disaggregated(problem))
-    if mode in ("aggregated", "auto"):
-        outcomes.append(aggregated(problem))
-    return min(outcomes, key=_rank)
+    if mode == "aggregated":
+        return aggregated(problem)
+    apart = disaggregated(problem)
+    if mode == "disaggregated":
+        return apart
+    if apart.pools is None or not apart.feasible:
+        return min(apart, aggregated(problem), key=_rank)
+    together = aggregated_within(problem, apart.pools.gpus - 1)
+    return apart if together is None else min(apart, together, key=_rank)
 
 
 def _rank(outcome: Outcome) -> tuple[int, float]:
