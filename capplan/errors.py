@@ -38,7 +38,11 @@ class UnknownNameError(InputError):
     ) -> UnknownNameError:
         """The error for ``name`` that is none of ``known``; names the nearest one."""
         names = sorted(known)
-        near = difflib.get_close_matches(name[:80].lower(), names, n=1, cutoff=0.5)
+        wanted = name[:80].lower()
+        near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.7)
+        if not near and len(wanted) > 2:  # "price" for price_per_gpu_hour
+            near = [known_name for known_name in names if wanted in known_name.lower()][:1]
+        near = near or difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
         shown = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
         hint = f"did you mean {near[0]!r}?" if near else f"known: {shown}"
         return cls(f"unknown {what} {name[:80]!r}; {hint}", key=key, file=file)

@@ -47,7 +47,8 @@ def find_card(kind: str, name_or_path: str, aliases: dict[str, str] | None = Non
             return path
     except (OSError, ValueError):
         pass
-    raise UnknownNameError.among(name_or_path, [*card_names(kind), *(aliases or {})], f"{kind} card or file")
+    what = f"{kind.removesuffix('s')} card, and no file of that name:"
+    raise UnknownNameError.among(name_or_path, [*card_names(kind), *(aliases or {})], what)
 
 
 def read_json(path: Path) -> dict[str, Any]:

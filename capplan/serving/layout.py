@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from capplan.errors import InputError
+
+if TYPE_CHECKING:
+    from capplan.cards.model import Model
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,20 @@ class Layout:
         parts += [f"EP{self.ep or self.tp * self.dp}"] if self.ep or self.dp > 1 else []
         parts += [f"DCP{self.dcp}"] if self.dcp > 1 else []
         return " ".join(parts)
+
+
+def check_heads(model: Model, layout: Layout) -> None:
+    """Refuse a tensor parallelism that does not divide the query heads, as every engine does.
+
+    Raises
+    ------
+    InputError : it names the sizes that would do
+    """
+    for group in model.layers:
+        heads = group.attention.n_heads if group.attention is not None else 0
+        if heads and heads % layout.tp:
+            sizes = ", ".join(str(size) for size in range(1, heads + 1) if heads % size == 0)
+            raise InputError(f"{layout.tp} does not divide the {heads} attention heads; use {sizes}", key="layout.tp")
 
 
 def _check(name: str, value: object, least: int) -> None:

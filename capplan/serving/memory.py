@@ -21,7 +21,7 @@ from capplan.quantities.chain import Chain
 from capplan.quantities.registry import override_value
 from capplan.serving.activations import expansion_peak, layer_peak
 from capplan.serving.kv_pages import LayerKind, Pages, separate_pages, shared_pages
-from capplan.serving.layout import Layout
+from capplan.serving.layout import Layout, check_heads
 from capplan.serving.memory_budget import InstanceBudget, MemoryBudget
 from capplan.serving.weights import weights_per_gpu
 
@@ -93,6 +93,7 @@ def memory(
     ----------
     :mod:`capplan.formulas.memory`.
     """
+    check_heads(model, layout)
     chain = Chain(record=True) if chain is None else chain
     inner = _with_overrides(chain, overrides)
     served = model if weight_dtype is None else model.with_weight_dtype(weight_dtype)
@@ -136,7 +137,9 @@ class _Rank:
         per_token = float(self.chain.given("kv_bytes_per_token_per_gpu", self._one_token(), "capplan.cards.kv"))
         pages = self._pages(block)
         pool = self._pool(room, pages.block_bytes)
+        # A pool that is given needs room beside the weights all the same; what else the engine needs is then unknown.
         given = bool(_GIVEN_POOLS & self.chain.overrides.keys())
+        over = needs["weights_bytes"] + pool - hbm if given else -room
         return MemoryBudget(
             hbm_bytes=hbm,
             **needs,
@@ -145,8 +148,8 @@ class _Rank:
             block_tokens=block,
             block_bytes=pages.block_bytes,
             capacity_tokens=self._capacity(pool, block, per_token) if pages.constant_bytes_per_token else None,
-            fits=given or room > 0,
-            missing_bytes=0.0 if given else max(-room, 0.0),
+            fits=over <= 0 if given else room > 0,
+            missing_bytes=max(over, 0.0),
             engine=f"{self.engine.name} {self.engine.version}",
             layout=self.layout,
             assumptions=self._assumptions(),

@@ -14,7 +14,7 @@ from capplan.errors import InputError
 from capplan.quantities.chain import Chain
 from capplan.serving.idle_constants import idle_constants
 from capplan.serving.kernel_plan import build_plan
-from capplan.serving.layout import Layout
+from capplan.serving.layout import Layout, check_heads
 from capplan.serving.step_plan import StepPlan
 
 _KEPT = 256
@@ -80,6 +80,7 @@ def _build(
     engine: Engine | str | None,
 ) -> Prepared:
     _check_types(model, hardware, layout)
+    check_heads(model, layout)
     card = _engine(engine)
     formatted = model if weight_dtype is None else model.with_weight_dtype(weight_dtype)
     plan = build_plan(formatted, formatted.layers, hardware, layout, kv_dtype, card)
