@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -87,24 +88,31 @@ def model_from_card(data: dict[str, Any], file: str = "") -> Model:
         return model_from_data(plain_data(validated(data, file)), file)
 
 
-def import_card(config: str | Path, name: str | None = None) -> dict[str, Any]:
+def import_card(
+    config: str | Path, name: str | None = None, assumptions: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The plain data of the card a Hugging Face ``config.json`` gives; :func:`card_json` makes its text.
 
     Parameters
     ----------
     config : the file, or the folder that holds one
     name : name of the card; None for the name of the folder
+    assumptions : dotted path of a field to the value to take instead of the config's; the card records them
 
     Raises
     ------
     UnsupportedModelError : a field or layer kind that is not modelled
     InputError : not readable, a field missing or out of range
     """
+    from capplan.cards.hf_assumptions import assume
     from capplan.cards.huggingface import card_from_file
 
     path = Path(config)
     file = path / "config.json" if path.is_dir() else path
-    return card_from_file(file) if name is None else card_from_file(file, name=name)
+    data, notes = assume(read_json(file), assumptions or {}, str(file))
+    card = card_from_file(file, data) if name is None else card_from_file(file, data, name=name)
+    card["provenance"]["fields_assumed"] = {**card["provenance"]["fields_assumed"], **notes}
+    return card
 
 
 def card_json(data: dict[str, Any], file: str = "") -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from capplan.cli.output import Format, FormatOption, JsonFlag, emit
+from capplan.cli.output import Format, FormatOption, JsonFlag, emit, note
 
 KINDS = {
     "models": "Model cards.",
@@ -47,7 +47,7 @@ def _shower(kind: str) -> Callable[..., None]:
         shape: FormatOption = Format.table,
     ) -> None:
         record, numbers = _load(kind, name)
-        rows = [[key, str(value), "", "", ""] for key, value in record.items()]
+        rows = _rows(kind, record)
         rows += [[key, f"{n.value:,.10g}", n.unit, n.kind, n.source] for key, n in numbers.items()]
         data = record | {"numbers": {key: number.model_dump() for key, number in numbers.items()}}
         emit(data, rows, ["key", "value", "unit", "kind", "source"], json_flag=json_, shape=shape)
@@ -75,35 +75,48 @@ def _load(kind: str, name: str) -> tuple[dict[str, Any], Mapping[str, Any]]:
     return workload.summary(), workload.sources
 
 
+def _rows(kind: str, record: dict[str, Any]) -> list[list[str]]:
+    if kind == "models":
+        from capplan.cli.model_report import model_rows
+
+        return model_rows(record)
+    return [[key, str(value), "", "", ""] for key, value in record.items()]
+
+
 def _model(name: str) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    from capplan.cards.kv import attention_summary, kv_bytes_per_token
     from capplan.cards.model_card import load_model
+    from capplan.cli.model_report import model_record
 
     model = load_model(name)
-    record: dict[str, Any] = {
-        "name": model.name,
-        "parameters_total": model.parameters_total,
-        "parameters_active (no input embedding)": model.parameters_active,
-        **{f"parameters: {part}": count for part, count in model.parameters_by_part.items()},
-        "weight_bytes": model.weight_bytes(),
-        "attention": attention_summary(model),
-        "kv_bytes_per_token": kv_bytes_per_token(model, model.kv_dtype),
-        "flops_per_token at context 8192": model.flops_per_token(8192),
-        "fields read": ", ".join(model.fields_read),
-        "fields not read": ", ".join(model.fields_unread),
-    }
-    return record, model.sources
+    return model_record(model), model.sources
 
 
 def import_model(
     config: Annotated[str, typer.Argument(help="A Hugging Face config.json, or the folder that holds one.")],
-    name: Annotated[str | None, typer.Option("--name", help="Name of the card.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the card; else that of folder or file.")] = None,
     output: Annotated[str | None, typer.Option("--output", help="File to write; stdout if not given.")] = None,
+    assumed: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--assume",
+            metavar="FIELD=VALUE",
+            help="Take this value of a field instead of the config's (null: as if absent). May be given several times.",
+        ),
+    ] = None,
 ) -> None:
-    """Turn a config.json into a model card, or say which field is not understood."""
+    """Turn a config.json into a model card.
+
+    Reads hf_quant_config.json beside it, where there is one. Every field is read, known to be harmless, or stops the
+    import with one line that names field, value and what it would change: then --assume FIELD=VALUE is the way out,
+    and the card records it. Nested fields go by dotted path: --assume text_config.head_dim=128.
+    """
+    from capplan.cards.hf_assumptions import parsed_assumptions
     from capplan.cards.model_card import card_json, import_card
 
-    text = card_json(import_card(config, name))
+    card = import_card(config, name, parsed_assumptions(assumed or []))
+    text = card_json(card)
+    for field, value in card["provenance"]["fields_assumed"].items():
+        note(f"assumed: {field} = {value}")
     if output is None:
         typer.echo(text)
         return

@@ -8,6 +8,7 @@ import typer
 
 from capplan.cli import options as o
 from capplan.cli.output import ExplainFlag, Format, FormatOption, JsonFlag, emit, note
+from capplan.errors import InputError
 
 if TYPE_CHECKING:
     from capplan.serving.memory import MemoryBudget
@@ -24,10 +25,25 @@ def fit(
     ep: o.EpOption = None,
     dcp: o.DcpOption = 1,
     redundant_experts: o.RedundantOption = 0,
-    context: Annotated[str, typer.Option("--context", help="Tokens of one sequence.")] = "8k",
+    context: Annotated[str, typer.Option("--context", help="Tokens of the longest sequence.")] = "8k",
+    expected_context: Annotated[
+        str | None,
+        typer.Option("--expected-context", help="Mean tokens of a running sequence; else half of the longest."),
+    ] = None,
+    workload: Annotated[
+        str | None, typer.Option("--workload", help="Workload card that says the mean tokens of a running sequence.")
+    ] = None,
     engine: o.EngineOption = "vllm",
     weight_dtype: o.WeightDtypeOption = None,
     kv_dtype: o.KvDtypeOption = None,
+    unified_pages: Annotated[
+        bool,
+        typer.Option("--unified-pages", help="Sliding-window layers keep all tokens (no hybrid KV cache manager)."),
+    ] = False,
+    expand_mla: Annotated[bool, typer.Option("--expand-mla", help="The engine caches latents expanded.")] = False,
+    prefix_caching: Annotated[
+        bool, typer.Option("--prefix-caching/--no-prefix-caching", help="Second copy of recurrent states.")
+    ] = True,
     settings: o.SetOption = None,
     explain: ExplainFlag = False,
     json_: JsonFlag = False,
@@ -41,20 +57,35 @@ def fit(
     length = o.tokens(context, "--context")
     chain = o.chain_of(settings, record=explain)
     layout = o.layout_of(tp, pp, dp, ep, dcp, redundant_experts)
-    dtypes: dict[str, Any] = {"weight_dtype": weight_dtype, "kv_dtype": kv_dtype}
-    budget = memory(load_model(model), load_hardware(gpu), layout, engine, chain=chain, **dtypes)
+    options: dict[str, Any] = {"weight_dtype": weight_dtype, "kv_dtype": kv_dtype, "unified_pages": unified_pages}
+    options |= {"expand_mla": expand_mla, "prefix_caching": prefix_caching}
+    budget = memory(load_model(model), load_hardware(gpu), layout, engine, chain=chain, **options)
     if explain:
         from capplan.tracing.explain import render
 
         typer.echo(render(chain) + "\n")
-    data = _data(budget, length)
+    data = _data(budget, length, _expected(length, expected_context, workload))
     emit(data, _rows(data, length), ["quantity", "value"], json_flag=json_, shape=shape)
     for assumption in budget.assumptions:
         note(f"assumed: {assumption}")
     return 0 if budget.fits else EXIT_DOES_NOT_FIT
 
 
-def _data(budget: MemoryBudget, length: float) -> dict[str, Any]:
+def _expected(length: float, expected_context: str | None, workload: str | None) -> float:
+    """Mean tokens of a running sequence: as given, of a workload, or half of the longest."""
+    if expected_context is not None and workload is not None:
+        raise InputError("give either this or --workload", key="--expected-context")
+    if expected_context is not None:
+        return o.tokens(expected_context, "--expected-context")
+    if workload is None:
+        note(f"assumed: a running sequence holds half of {length:,} tokens (--expected-context, --workload)")
+        return length / 2
+    from capplan.cards.workload_card import load_workload
+
+    return float(load_workload(workload).mean_context)
+
+
+def _data(budget: MemoryBudget, length: float, expected: float) -> dict[str, Any]:
     return {
         "fits": budget.fits,
         "missing_bytes": budget.missing_bytes,
@@ -63,13 +94,17 @@ def _data(budget: MemoryBudget, length: float) -> dict[str, Any]:
         "capacity_tokens": budget.capacity_tokens,
         "max_sequences_per_rank": budget.max_sequences(length),
         "max_sequences": budget.instance.max_sequences(length),
+        "worst_case_sequences_per_rank": budget.worst_case_sequences(length),
+        "expected_context_tokens": expected,
+        "expected_sequences_per_rank": budget.max_sequences(expected),
+        "expected_sequences": budget.instance.max_sequences(expected),
     }
 
 
 def _rows(data: dict[str, Any], length: float) -> list[list[str]]:
     from capplan.quantities.units import format_bytes
 
-    capacity = data["capacity_tokens"]
+    capacity, expected = data["capacity_tokens"], data["expected_sequences_per_rank"]
     return [
         ["fits", "yes" if data["fits"] else f"no, {format_bytes(data['missing_bytes'])} a GPU missing"],
         ["weights per GPU", format_bytes(data["weights_bytes"])],
@@ -77,6 +112,8 @@ def _rows(data: dict[str, Any], length: float) -> list[list[str]]:
         ["KV capacity per rank", "depends on context" if capacity is None else f"{capacity:,.0f} tokens"],
         [f"sequences of {length:,} per rank", f"{data['max_sequences_per_rank']:,.0f}"],
         [f"sequences of {length:,} per instance", f"{data['max_sequences']:,.0f}"],
+        [f"worst case at {length:,} per rank (engine's log)", f"{data['worst_case_sequences_per_rank']:,.2f}"],
+        [f"sequences at a mean of {data['expected_context_tokens']:,.0f} per rank", f"{expected:,.0f}"],
     ]
 
 

@@ -18,23 +18,30 @@ def kv(
     tp: o.TpOption = 1,
     dp: o.DpOption = 1,
     engine: o.EngineOption = "vllm",
+    unified_pages: Annotated[
+        bool,
+        typer.Option("--unified-pages", help="Sliding-window layers keep all tokens (no hybrid KV cache manager)."),
+    ] = False,
+    expand_mla: Annotated[bool, typer.Option("--expand-mla", help="The engine caches latents expanded.")] = False,
     explain: ExplainFlag = False,
     json_: JsonFlag = False,
     shape: FormatOption = Format.table,
 ) -> None:
     """KV-cache bytes of one sequence, whole model, unsharded."""
     length = o.tokens(context, "--context", positive=False)
-    records = [_record(name, length, kv_dtype, explain) for name in models]
+    policy = {"unified_pages": unified_pages, "expand_mla": expand_mla}
+    records = [_record(name, length, kv_dtype, explain, policy) for name in models]
     if gpu is not None:
         for record in records:
-            record["max_sequences"] = _max_sequences(record["model"], gpu, tp, dp, engine, length, kv_dtype)
+            options = {"kv_dtype": kv_dtype, **policy}
+            record["max_sequences"] = _max_sequences(record["model"], gpu, tp, dp, engine, length, options)
     rows = [_row(record) for record in records]
     header = ["model", "attention", "KV dtype", "KV bytes/token", f"KV at {length:,} tokens"]
     header += [f"sequences on {gpu} TP{tp} DP{dp}"] if gpu else []
     emit(records[0] if len(records) == 1 else records, rows, header, json_flag=json_, shape=shape)
 
 
-def _record(name: str, length: float, kv_dtype: str | None, explain: bool) -> dict[str, Any]:
+def _record(name: str, length: float, kv_dtype: str | None, explain: bool, policy: dict[str, bool]) -> dict[str, Any]:
     from capplan.cards.kv import attention_summary, kv_bytes, kv_bytes_per_token
     from capplan.cards.model_card import load_model
 
@@ -49,8 +56,9 @@ def _record(name: str, length: float, kv_dtype: str | None, explain: bool) -> di
         "attention": attention_summary(model),
         "kv_dtype": dtype,
         "context_tokens": length,
-        "kv_bytes_per_token": kv_bytes_per_token(model, dtype),
-        "kv_bytes": kv_bytes(model, length, dtype),
+        "kv_bytes_per_token": kv_bytes_per_token(model, dtype, expand_mla=policy["expand_mla"]),
+        "kv_bytes": kv_bytes(model, length, dtype, **policy),
+        "state_bytes_per_sequence": model.state_bytes_per_sequence,
     }
 
 
@@ -62,12 +70,12 @@ def _row(record: dict[str, Any]) -> list[str]:
     return cells + ([f"{record['max_sequences']:,.0f}"] if "max_sequences" in record else [])
 
 
-def _max_sequences(name: str, gpu: str, tp: int, dp: int, engine: str, length: float, kv_dtype: str | None) -> float:
+def _max_sequences(name: str, gpu: str, tp: int, dp: int, engine: str, length: float, options: dict[str, Any]) -> float:
     from capplan.cards.hardware_card import load_hardware
     from capplan.cards.model_card import load_model
     from capplan.serving.memory import memory
 
-    budget = memory(load_model(name), load_hardware(gpu), o.layout_of(tp, 1, dp, None, 1), engine, kv_dtype=kv_dtype)
+    budget = memory(load_model(name), load_hardware(gpu), o.layout_of(tp, 1, dp, None, 1), engine, **options)
     return float(budget.instance.max_sequences(length))
 
 
