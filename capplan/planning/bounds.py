@@ -32,6 +32,8 @@ def step_time_limit(problem: Problem) -> float:
 def best_rank_rate(problem: Problem, layout: Layout) -> float:
     """Highest request rate one rank can sustain by mean values within memory and the step-time limit [1/s]."""
     workload = problem.workload
+    if not pool_memory(problem, layout).fits:
+        return 0.0
     most = capacity_tokens(problem, pool_memory(problem, layout)) / workload.mean_context
     if most < 1:
         return 0.0

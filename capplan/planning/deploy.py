@@ -12,7 +12,7 @@ from capplan.planning.aggregated_pool import AggregatedPool
 from capplan.planning.bounds import best_rank_rate
 from capplan.planning.candidates import layouts
 from capplan.planning.decode_pool import DecodePool
-from capplan.planning.pools import LATENCIES, Check, ClientView, Mode, Pools, latency_checks, split_view
+from capplan.planning.pools import LATENCIES, Binding, Check, ClientView, Mode, Pools, latency_checks, split_view
 from capplan.planning.prefill_pool import PrefillPool
 from capplan.planning.problem import Problem
 from capplan.planning.scenario import LayoutSection
@@ -38,7 +38,7 @@ class Outcome:
 
     pools: Pools | None
     missed: tuple[Check, ...]
-    binding: Check | None
+    binding: Binding | None
 
     @property
     def feasible(self) -> bool:
@@ -111,16 +111,14 @@ def _grown_best(problem: Problem, both: Search[AggregatedPool], best: Trial[Aggr
     return _grown(problem, Pools("aggregated", best.pool, None), problem.sizing_rate, _binding(both))
 
 
-def _binding(*searches: Search[Any]) -> Check | None:
-    """The target that keeps the larger pool from being smaller; where none was tried, the one closest to its limit."""
-    found = [(search, search.best) for search in searches if search.best is not None]
-    for search, _ in sorted(found, key=lambda pair: -pair[1].gpus):
-        if (check := search.binding()) is not None:
-            return check
-    return max((best.worst for _, best in found), key=lambda check: check.ratio, default=None)
+def _binding(*searches: Search[Any]) -> Binding | None:
+    """What keeps the larger pool from being smaller; where it has no smaller pool to try, the other one."""
+    found = [search.binding() for search in sorted(searches, key=lambda s: -(s.best.gpus if s.best else 0))]
+    known = [binding for binding in found if binding is not None]
+    return next((binding for binding in known if binding.gpus is not None), known[0] if known else None)
 
 
-def _grown(problem: Problem, pools: Pools, rate: float, binding: Check | None) -> Outcome:
+def _grown(problem: Problem, pools: Pools, rate: float, binding: Binding | None) -> Outcome:
     """Add instances until the targets on sums (time to answer, E2E, attainment) are met too."""
     checks = all_checks(problem, pools)
     for _ in range(MORE_INSTANCES):
@@ -131,8 +129,9 @@ def _grown(problem: Problem, pools: Pools, rate: float, binding: Check | None) -
         if not options:
             break
         tried = [(all_checks(problem, option), option) for option in options]
-        checks, pools = min(tried, key=lambda pair: max(check.ratio for check in pair[0]))
-        binding = worst
+        checks, better = min(tried, key=lambda pair: max(check.ratio for check in pair[0]))
+        binding = Binding(worst.name, worst.value, worst.target, worst.strain, pools.gpus)
+        pools = better
     return Outcome(pools, tuple(check for check in checks if not check.met), binding)
 
 
@@ -153,7 +152,7 @@ def _out_of_reach(problem: Problem, search: Search[Any], mode: Mode) -> Outcome:
     if nearest is None:
         return Outcome(None, (_hopeless(problem, search.max_gpus),), None)
     missed = tuple(check for check in nearest.checks if not check.met)
-    return Outcome(Pools(mode, nearest.pool, None), missed, nearest.worst)
+    return Outcome(Pools(mode, nearest.pool, None), missed, None)
 
 
 def _prefill_out_of_reach(problem: Problem, decode: DecodePool, search: Search[PrefillPool], left: int) -> Outcome:
@@ -163,7 +162,7 @@ def _prefill_out_of_reach(problem: Problem, decode: DecodePool, search: Search[P
         missed: tuple[Check, ...] = (Check("gpus_left_for_prefill", left, 0.0),)
         return Outcome(Pools("disaggregated", decode, None), missed, None)
     missed = tuple(check for check in nearest.checks if not check.met)
-    return Outcome(Pools("disaggregated", decode, nearest.pool), missed, nearest.worst)
+    return Outcome(Pools("disaggregated", decode, nearest.pool), missed, None)
 
 
 def _nearest(problem: Problem, search: Search[Any], fixed: LayoutSection | None, most: int) -> Trial[Any] | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from capplan.planning.deploy import Outcome, aggregated, aggregated_within, disaggregated, reload, view_of
 from capplan.planning.margins import Margins, margins
 from capplan.planning.naive import NaiveAnswer, naive_answer
-from capplan.planning.pools import Check, ClientView, Pools
+from capplan.planning.pools import Binding, ClientView, Pools
 from capplan.planning.problem import Problem, resolve
 from capplan.planning.scenario import Scenario, load_scenario
 from capplan.planning.summary import PoolSummary, decode_summary, prefill_summary
@@ -39,14 +39,20 @@ class Plan:
         """Whether every target is met with at most ``max_gpus``."""
         return self.outcome.feasible
 
-    @property
+    @cached_property
     def nearest(self) -> dict[str, float]:
-        """Where infeasible: for every missed target the value that can be reached instead, in base units."""
-        return {check.name: check.value for check in self.outcome.missed}
+        """Where infeasible: scenario keys and the values that make it feasible, in base units; each searched again.
+
+        ``max_gpus``: with the targets as they are. Latency keys, ``kv_overflow``: together, with the GPUs there are.
+        ``rate``: with both as they are.
+        """
+        from capplan.planning.nearest import nearest_feasible
+
+        return {} if self.feasible else nearest_feasible(self.problem, _best_outcome)
 
     @property
-    def binding(self) -> Check | None:
-        """The target that keeps the plan from being cheaper, with its value one step below the chosen size."""
+    def binding(self) -> Binding | None:
+        """The target that keeps the plan from being cheaper: what the next smaller pool has, at the sized rate."""
         return self.outcome.binding
 
     @cached_property

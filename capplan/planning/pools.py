@@ -50,6 +50,16 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Binding(Check):
+    """The target that keeps a pool from being smaller; ``gpus`` is the size of the next smaller pool, which misses it.
+
+    None where no smaller pool could be tried: then it is the target closest to its limit.
+    """
+
+    gpus: int | None = None
+
+
+@dataclass(frozen=True)
 class ClientView:
     """Latencies of one deployment, as laws where they are sums.
 

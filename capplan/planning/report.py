@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from capplan.planning.pools import LATENCIES, Check
+from capplan.planning.pools import LATENCIES, Binding, Check
 from capplan.planning.scenario import LATENCY_KEYS
 from capplan.quantities.units import format_bytes, format_seconds, format_si
 
@@ -34,7 +34,12 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "nearest": plan.nearest,
         "binding": None
         if binding is None
-        else {"name": binding.name, "value": binding.value, "target": binding.target},
+        else {
+            "name": binding.name,
+            "value": binding.value,
+            "target": binding.target,
+            "next_smaller_gpus": binding.gpus,
+        },
         "gpus_total": plan.gpus_total,
         "cost_per_hour": plan.cost_per_hour,
         "cost_per_million_output_tokens": plan.cost_per_million_output_tokens,
@@ -99,29 +104,49 @@ def title(name: str) -> str:
 def _verdict(plan: Plan) -> Iterator[str]:
     problem = plan.problem
     yield (
-        f"{problem.model.name} on {problem.hardware.name}: {problem.rate:g} requests/s of "
+        f"{problem.model.name} on {problem.hardware.name}: {problem.rate:.4g} requests/s of "
         f"{problem.workload.input.mean:,.0f} prompt and {problem.workload.output.mean:,.0f} output tokens on average"
     )
-    if plan.feasible:
-        cost = "" if plan.cost_per_hour is None else f", ${plan.cost_per_hour:,.2f} an hour"
-        per_token = plan.cost_per_million_output_tokens
-        cost += "" if per_token is None else f" (${per_token:.2f} per million output tokens)"
-        yield f"{plan.gpus_total} GPUs{cost}"
-        if plan.binding is not None:
-            yield f"binding: {_binding(plan.binding)}"
-        return
-    yield f"infeasible with {problem.scenario.hardware.max_gpus} GPUs"
-    for check in plan.outcome.missed:
-        yield f"  {_missed(check)}"
+    yield from _feasible(plan) if plan.feasible else _infeasible(plan)
 
 
-def _binding(check: Check) -> str:
-    if check.met:
-        return f"{title(check.name)} {show(check.name, check.value)} of {show(check.name, check.target)}"
-    return (
-        f"{title(check.name)}; the next smaller pool has {show(check.name, check.value)}, "
-        f"the target is {show(check.name, check.target)}"
-    )
+def _feasible(plan: Plan) -> Iterator[str]:
+    cost = ", no price known" if plan.cost_per_hour is None else f", ${plan.cost_per_hour:,.2f} an hour"
+    per_token = plan.cost_per_million_output_tokens
+    cost += "" if per_token is None else f" (${per_token:.2f} per million output tokens)"
+    yield f"{counted(plan.gpus_total, 'GPU')}{cost}"
+    if plan.binding is not None:
+        yield f"binding: {_binding(plan.binding)}, at the {plan.problem.sizing_rate:.4g} requests/s it is sized for"
+    if not plan.problem.targets:
+        yield "no latency target given: sized for memory and stability alone"
+
+
+def counted(number: int, what: str) -> str:
+    """``1 GPU``, ``2 GPUs``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _binding(check: Binding) -> str:
+    reached = f"{title(check.name)} {show(check.name, check.value)} of {show(check.name, check.target)}"
+    if check.gpus is None:
+        return f"{reached}; no smaller pool holds the weights"
+    return f"{reached} in the next smaller pool, {counted(check.gpus, 'GPU')}"
+
+
+def _infeasible(plan: Plan) -> Iterator[str]:
+    yield f"infeasible with {counted(plan.problem.scenario.hardware.max_gpus, 'GPU')}"
+    yield from (f"  {_missed(check)}" for check in plan.outcome.missed)
+    nearest = dict(plan.nearest)
+    gpus, rate = nearest.pop("max_gpus", None), nearest.pop("rate", None)
+    if gpus is not None:
+        yield f"  feasible with {counted(int(gpus), 'GPU')}"
+    if nearest:
+        relaxed = ", ".join(f"{title(name)} {show(name, value)}" for name, value in nearest.items())
+        yield f"  nearest feasible: {relaxed}"
+    if rate is not None:
+        yield f"  feasible at {rate:.3g} requests/s"
+    if plan.pools:
+        yield "the pools below come nearest; they miss the targets"
 
 
 def _missed(check: Check) -> str:
@@ -129,10 +154,9 @@ def _missed(check: Check) -> str:
         return f"no layout fits: {format_bytes(check.value)} a GPU missing at best"
     if check.name == "gpus_left_for_prefill":
         return f"decode leaves {check.value:g} GPUs, too few to keep up with the prompts"
-    if check.name == "load":
-        return "the offered load is more than the GPUs can serve at any latency"
-    reached = show(check.name, check.value)
-    return f"{title(check.name)}: target {show(check.name, check.target)}, nearest feasible {reached}"
+    if check.name == "request_rate":
+        return f"the GPUs keep up with {check.value:.3g} requests/s at most; sized for {check.target:.4g}"
+    return f"{title(check.name)} {show(check.name, check.value)}, target {show(check.name, check.target)}"
 
 
 def _pools(plan: Plan) -> Iterator[str]:
@@ -210,7 +234,7 @@ def _outlook(plan: Plan) -> Iterator[str]:
         yield f"breaks at a mean output of {longer}: {title(output.breaks)}"
     if (looser := plan.relaxation) is not None:
         change = f"{title(looser.name)} {show(looser.name, looser.target)} -> {show(looser.name, looser.relaxed)}"
-        yield f"{change} saves {looser.gpus_saved} GPUs"
+        yield f"{change} saves {counted(looser.gpus_saved, 'GPU')}"
     if plan.naive is not None and plan.feasible:
         naive = plan.naive
         means = "none" if naive.decode_gpus is None else f"{naive.decode_gpus} decode GPUs"

@@ -14,13 +14,15 @@ from capplan.planning.candidates import layouts
 from capplan.planning.decode_pool import DecodePool, capacity_tokens
 from capplan.planning.latency import Law
 from capplan.planning.links import link_checks
-from capplan.planning.pools import LATENCIES, Check, ClientView, latency_checks, split_view
+from capplan.planning.pools import LATENCIES, Binding, Check, ClientView, latency_checks, split_view
 from capplan.planning.prefill_pool import PrefillPool
 from capplan.planning.problem import Problem
 from capplan.planning.scenario import LayoutSection
 from capplan.serving.layout import Layout
+from capplan.serving.memory import MemoryBudget
 
 Pool = TypeVar("Pool")
+SMALLER_TRIED = 3
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,31 @@ class Search(Generic[Pool]):
         better = self.best is None or (trial.gpus, trial.worst.ratio) < (self.best.gpus, self.best.worst.ratio)
         self.best = trial if better else self.best
 
-    def binding(self) -> Check | None:
-        """What would be violated with fewer GPUs: the mildest violation among the cheaper pools tried."""
-        cheaper = [t for t in self.failed if self.best is None or t.gpus < self.best.gpus]
-        mildest = min(cheaper, key=lambda trial: trial.worst.ratio, default=None)
-        return None if mildest is None else mildest.worst
+    def binding(self) -> Binding | None:
+        """What the largest of the smaller pools misses; where none was tried, the target closest to its limit."""
+        if self.best is None:
+            return None
+        best, cheaper = self.best, [trial for trial in self.failed if trial.gpus < self.best.gpus]
+        if not cheaper:
+            return _bound_by(best.worst, None)
+        largest = max(trial.gpus for trial in cheaper)
+        mildest = min((t for t in cheaper if t.gpus == largest), key=lambda trial: trial.worst.ratio)
+        return _bound_by(mildest.worst, largest)
+
+    def try_smaller(self, bounds: list[tuple[float, Layout]]) -> None:
+        """Evaluate the most promising pools just below the best: they tell what binds."""
+        if self.best is None:
+            return
+        below = self.best.gpus - 1
+        sizes = [(below // layout.gpus, fewest, layout) for fewest, layout in bounds if math.isfinite(fewest)]
+        largest = max((count * layout.gpus for count, _, layout in sizes), default=0)
+        full = [pair for pair in sizes if pair[0] and pair[0] * pair[2].gpus == largest]
+        for count, _, layout in sorted(full, key=lambda pair: pair[1] / pair[0])[:SMALLER_TRIED]:
+            self._trial(layout, count)
+
+
+def _bound_by(check: Check, gpus: int | None) -> Binding:
+    return Binding(check.name, check.value, check.target, check.strain, gpus)
 
 
 def decode_search(problem: Problem, max_gpus: int, rate: float) -> Search[DecodePool]:
@@ -118,6 +140,7 @@ def _searched(problem: Problem, search: Search[Pool], rate: float) -> Search[Poo
     bounds = [(fewest_instances(problem, layout, rate), layout) for layout in tried]
     for fewest, layout in sorted(bounds, key=lambda pair: (pair[0] * pair[1].gpus, pair[1].tp)):
         search.try_layout(layout, fewest)
+    search.try_smaller(bounds)
     return search
 
 
@@ -155,8 +178,13 @@ def aggregated_checks(problem: Problem, pool: AggregatedPool) -> Iterator[Check]
 
 def _pool_checks(problem: Problem, pool: DecodePool) -> Iterator[Check]:
     yield Check("kv_overflow", pool.kv.overflow_probability, problem.scenario.slo.kv_overflow, pool.kv.needed)
+    yield longest_request(problem, pool.budget)
+
+
+def longest_request(problem: Problem, budget: MemoryBudget) -> Check:
+    """The P99.9 prompt must fit into the KV pool of a rank."""
     longest = problem.kept("longest prompt", Layout(), lambda: problem.workload.input.quantile(0.999)) + 1
-    yield Check("longest_request_tokens", longest, max(1.0, capacity_tokens(problem, pool.budget)))
+    return Check("longest_request_tokens", longest, max(1.0, capacity_tokens(problem, budget)))
 
 
 def prefill_search(problem: Problem, max_gpus: int, rate: float, decode: DecodePool) -> Search[PrefillPool]:
@@ -167,17 +195,19 @@ def prefill_search(problem: Problem, max_gpus: int, rate: float, decode: DecodeP
         return None if pool is None else Trial(pool, pool.gpus, tuple(prefill_checks(problem, pool, decode)))
 
     search = Search(evaluate, max_gpus)
-    bounds = []
+    bounds: list[tuple[float, Layout]] = []
     for layout in layouts(problem.model, problem.hardware, max_gpus, prefill_layout(problem)):
         if decode_pool.pool_memory(problem, layout).fits:
             busy = rate * prefill_pool.prompt_cost(problem, layout).mean_share_seconds
             bounds.append((max(1, math.ceil(busy / layout.dp + 1e-9)), layout))
     for fewest, layout in sorted(bounds, key=lambda pair: (pair[0] * pair[1].gpus, pair[1].dp)):
         search.try_layout(layout, fewest)
+    search.try_smaller(bounds)
     return search
 
 
 def prefill_checks(problem: Problem, pool: PrefillPool, decode: DecodePool) -> Iterator[Check]:
     """Targets a prefill pool must meet: TTFT with the decode part added."""
     yield from latency_checks(split_view(problem, pool, decode), problem.targets, ("ttft",))
+    yield longest_request(problem, pool.budget)
     yield Check("prefill_load", pool.utilization, 1.0)

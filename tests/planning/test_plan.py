@@ -172,7 +172,9 @@ def test_too_few_gpus_is_infeasible_and_says_why():
 def test_a_model_that_does_not_fit_says_what_is_missing():
     answer = plan(EXAMPLE, max_gpus=8)
     assert not answer.feasible
-    assert answer.nearest["memory_missing_bytes"] > 2**30
+    assert answer.outcome.missed[0].name == "memory_missing_bytes"
+    assert answer.outcome.missed[0].value > 2**30
+    assert plan(EXAMPLE, max_gpus=int(answer.nearest["max_gpus"])).feasible
 
 
 def test_ttft_that_no_replica_can_fix_is_not_fixed_by_replicas():

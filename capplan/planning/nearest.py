@@ -1,0 +1,85 @@
+"""What can be reached where a scenario cannot: more GPUs, looser targets, or a lower rate; each one searched again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from capplan.planning.problem import Problem
+from capplan.planning.scenario import LATENCY_KEYS
+
+if TYPE_CHECKING:
+    from capplan.planning.deploy import Outcome
+
+MORE_GPUS = 64
+ROUNDS = 8
+LOOSER = 1.2
+TURNS = 7
+SLACK = 1.002
+"""A relaxed target lies this much above what was reached, so that it is met when it is asked for."""
+
+Search = Callable[[Problem], "Outcome"]
+
+
+def nearest_feasible(problem: Problem, search: Search) -> dict[str, float]:
+    """Scenario keys with values that would make it feasible, one change at a time, in base units.
+
+    ``max_gpus``: the GPUs the targets need as they are. Latency keys and ``kv_overflow``: what can be met with the
+    GPUs there are, all of them together. ``rate``: what can be served with both as they are, where relaxing the
+    targets does not help.
+    """
+    found: dict[str, float] = {}
+    section = problem.scenario.hardware
+    roomy = _with_gpus(problem, min(1_000_000, section.max_gpus * MORE_GPUS))
+    outcome = search(roomy)
+    if outcome.feasible and outcome.pools is not None:
+        found["max_gpus"] = outcome.pools.gpus
+    relaxed = _relaxed_targets(problem, search)
+    if relaxed:
+        return found | relaxed
+    rate = _sustainable_rate(problem, search)
+    return found | ({"rate": rate} if rate > 0 else {})
+
+
+def _with_gpus(problem: Problem, gpus: int) -> Problem:
+    hardware = problem.scenario.hardware.model_copy(update={"max_gpus": gpus})
+    return replace(problem, scenario=problem.scenario.model_copy(update={"hardware": hardware}))
+
+
+def _relaxed_targets(problem: Problem, search: Search) -> dict[str, float]:
+    """Loosen whatever is missed to what was reached, until everything is met; empty where that does not help."""
+    changed: dict[str, float] = {}
+    for _ in range(ROUNDS):
+        outcome = search(problem)
+        if outcome.feasible:
+            return changed
+        missed = {check.name: check.value * SLACK for check in outcome.missed if _can_relax(check.name, check.value)}
+        if len(missed) < len(outcome.missed):  # decode takes every GPU: only a still looser target leaves some over
+            missed = {name: value * LOOSER for name, value in changed.items()}
+        if not missed:
+            return {}
+        changed |= missed
+        problem = _with_targets(problem, missed)
+    return {}
+
+
+def _can_relax(name: str, value: float) -> bool:
+    return (name in LATENCY_KEYS and value < float("inf")) or (name == "kv_overflow" and value < 0.5)
+
+
+def _with_targets(problem: Problem, missed: dict[str, float]) -> Problem:
+    targets = {**problem.targets, **{name: value for name, value in missed.items() if name in LATENCY_KEYS}}
+    slo = problem.scenario.slo
+    if "kv_overflow" in missed:
+        slo = slo.model_copy(update={"kv_overflow": missed["kv_overflow"]})
+    return replace(problem, targets=targets, scenario=problem.scenario.model_copy(update={"slo": slo}), store={})
+
+
+def _sustainable_rate(problem: Problem, search: Search) -> float:
+    """Highest rate that is feasible with the GPUs and targets as they are, to about 1 %; 0 where none is [1/s]."""
+    low, high = 0.0, problem.rate
+    for _ in range(TURNS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if search(problem.at_rate(middle)).feasible else (low, middle)
+    return low
