@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -37,6 +36,8 @@ class UnknownNameError(InputError):
         cls, name: str, known: Iterable[str], what: str, *, key: str | None = None, file: str | None = None
     ) -> UnknownNameError:
         """The error for ``name`` that is none of ``known``; names the nearest one."""
+        import difflib
+
         names = sorted(known)
         wanted = name[:80].lower()
         near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.7)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import sys
@@ -76,6 +75,8 @@ def _emit_csv(data: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     records = [data] if isinstance(data, Mapping) else list(data)
     flat = [_flatten(jsonable(record)) for record in records]
     names = list(dict.fromkeys(name for record in flat for name in record))
+    import csv
+
     writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: _inert(value) for name, value in record.items()} for record in flat)

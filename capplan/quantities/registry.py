@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capplan.errors import UnknownNameError
-from capplan.quantities import (
-    memory_quantities,
-    model_quantities,
-    pools_quantities,
-    prefill_quantities,
-    pressure_quantities,
-    step_quantities,
-    tails_quantities,
-    units,
-)
-from capplan.quantities.quantity import Quantity
+from capplan.quantities import units
+
+if TYPE_CHECKING:
+    from capplan.quantities.quantity import Quantity
+
+_TOPICS = ("model", "memory", "step", "prefill", "tails", "pools", "pressure")
 
 
 @cache
 def all_quantities() -> dict[str, Quantity]:
     """Name to quantity, for every quantity capplan knows."""
-    topics = (
-        model_quantities,
-        memory_quantities,
-        step_quantities,
-        prefill_quantities,
-        tails_quantities,
-        pools_quantities,
-        pressure_quantities,
-    )
+    topics = [importlib.import_module(f"capplan.quantities.{topic}_quantities") for topic in _TOPICS]
     return {quantity.name: quantity for topic in topics for quantity in topic.QUANTITIES}
 
 

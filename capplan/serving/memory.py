@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from capplan.cards.engine import Engine
@@ -16,7 +16,6 @@ from capplan.cards.number import Number
 from capplan.errors import InputError
 from capplan.formulas import activation_memory
 from capplan.formulas import memory as formulas
-from capplan.quantities import memory_quantities
 from capplan.quantities.chain import Chain
 from capplan.quantities.registry import override_value
 from capplan.serving.activations import expansion_peak, layer_peak
@@ -39,7 +38,6 @@ _ROOMS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
 }
 """Formula of each engine, and the needs it does not count."""
 _GIVEN_POOLS = frozenset({"kv_pool_bytes", "kv_pool_gib", "num_gpu_blocks"})
-_NAMES = frozenset(quantity.name for quantity in memory_quantities.QUANTITIES)
 
 
 def memory(
@@ -303,6 +301,14 @@ class _Rank:
 
     def _assumptions(self) -> tuple[str, ...]:
         """The version the numbers are for, and what nobody measured."""
-        links = [link for name, link in self.chain.links.items() if name in _NAMES and link.assumed]
+        links = [link for name, link in self.chain.links.items() if link.assumed and name in _names()]
         assumed = tuple(f"{link.name} = {link.value:g} ({link.source})" for link in links)
         return (f"engine {self.engine.name}, versions {self.engine.version}", *assumed)
+
+
+@cache
+def _names() -> frozenset[str]:
+    """Quantities of a memory budget; a chain may hold others too."""
+    from capplan.quantities.memory_quantities import QUANTITIES
+
+    return frozenset(quantity.name for quantity in QUANTITIES)

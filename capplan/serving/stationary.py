@@ -8,7 +8,6 @@ from typing import Any
 from capplan.cards.workload import Workload
 from capplan.errors import InputError
 from capplan.formulas import cap as capped
-from capplan.formulas.product_form import step_function
 from capplan.quantities.chain import Chain
 from capplan.serving.stationary_law import Stationary
 from capplan.serving.stationary_moments import (
@@ -102,6 +101,8 @@ def _capped(
     steps = workload.decode_moments.m01
     if step_time is not None:
         import numpy as np
+
+        from capplan.formulas.product_form import step_function
 
         full = float(step_function(step_time)(np.array([float(cap)]))[0])
         load = float(chain.given("slot_load", demand.request_rate * steps * full / cap, "T at the cap"))

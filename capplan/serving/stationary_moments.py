@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capplan.cards.workload import Workload
 from capplan.formulas import cap as capped
 from capplan.formulas import lengths
 from capplan.formulas import stationary as closed
-from capplan.formulas.product_form import ProductForm, product_form, step_function
-from capplan.formulas.spectrum import Spectrum, decode_spectrum
 from capplan.quantities.chain import Chain
+
+if TYPE_CHECKING:
+    from capplan.formulas.product_form import ProductForm
+    from capplan.formulas.spectrum import Spectrum
 
 HEAVY_PROMPT_CV = 1.5
 """Assumed: from this coefficient of variation of prompts on, the floor below applies."""
@@ -125,6 +127,8 @@ def _second_moments(flat: StepMoments, workload: Workload, demand: Demand, metho
         load=load,
     )
     if method == "exact":
+        from capplan.formulas.spectrum import decode_spectrum
+
         spectrum = decode_spectrum(workload.decode_nodes(), flat.a, e, c, demand.request_rate, excess)
         found = replace(
             flat,
@@ -224,6 +228,8 @@ def _balanced(found: StepMoments, workload: Workload, demand: Demand, spread: fl
 
 def nonlinear_moments(workload: Workload, demand: Demand, step_time: Any, chain: Chain) -> StepMoments:
     """Moments for any T(batch), by the product form; excess dispersion and routing as for the line that touches it."""
+    from capplan.formulas.product_form import product_form, step_function
+
     m = workload.decode_moments
     steps = chain.given("mean_decode_steps", m.m01, workload.name)
     table = product_form(step_function(step_time), demand.request_rate * steps)
