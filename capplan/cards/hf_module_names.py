@@ -20,7 +20,9 @@ _NEVER_CONVERTED = re.compile(
 _PREFIXES = ("model.", "language_model.", "text_model.", "backbone.", "transformer.")
 _EXPRESSION_PREFIXES = ("", "model.", "language_model.model.", "model.language_model.", "backbone.")
 _EXPERT = re.compile(r"(?<=experts\.)(\d{1,6})(?=\.|$)", re.ASCII)
-_GROUP_LIMIT = 4
+_DEEPEST_GROUP = 4
+_MOST_CHOICES = 4
+"""Groups, optional and repeated characters between two wildcards; more could take for ever to tell apart."""
 
 MAX_NAME = 200
 MAX_EXPRESSION = 2_000
@@ -132,7 +134,7 @@ class _Expression:
     _CLASS = re.compile(r"\\d|\[[A-Za-z0-9_\-]{1,40}\]", re.ASCII)
 
     def __init__(self, body: str, text: str) -> None:
-        self.body, self.text, self.place = body, text, 0
+        self.body, self.text, self.place, self.choices = body, text, 0, 0
 
     def pieces(self) -> list[str]:
         """Fixed pieces between wildcards."""
@@ -141,6 +143,7 @@ class _Expression:
             if self.body.startswith((".*", ".+"), self.place):
                 pieces[-1] += "." if self.body[self.place + 1] == "+" else ""
                 pieces.append("")
+                self.choices = 0
                 self.place += 2
                 self._take("?")
             else:
@@ -151,11 +154,13 @@ class _Expression:
         rest = self.body[self.place :]
         if match := self._CLASS.match(rest):
             self.place += match.end()
-            counted = self._take("+")
-            return match[0] + ("{1,6}" if counted else self._take("?"))
+            if self._take("+"):
+                self._choice()
+                return match[0] + "{1,6}"
+            return match[0] + self._optional()
         if match := self._LITERAL.match(rest):
             self.place += match.end()
-            return re.escape(match[0].removeprefix("\\")) + self._take("?")
+            return re.escape(match[0].removeprefix("\\")) + self._optional()
         if rest.startswith("("):
             return self._group(depth)
         if rest.startswith(".") and not rest.startswith((".*", ".+", ".?", ".{")):
@@ -166,14 +171,26 @@ class _Expression:
     def _group(self, depth: int) -> str:
         """Alternatives of bounded length; a repeated group is refused."""
         self.place += 1
+        self._choice()
         if self._take("?") and not self._take(":"):
             raise self._unknown()
         inside = ""
         while not self._take(")"):
-            if self.place >= len(self.body) or depth >= _GROUP_LIMIT:
+            if self.place >= len(self.body) or depth >= _DEEPEST_GROUP:
                 raise self._unknown()
             inside += "|" if self._take("|") else self._atom(depth + 1)
-        return f"(?:{inside})" + self._take("?")
+        return f"(?:{inside})" + self._optional()
+
+    def _optional(self) -> str:
+        if not self._take("?"):
+            return ""
+        self._choice()
+        return "?"
+
+    def _choice(self) -> None:
+        self.choices += 1
+        if self.choices > _MOST_CHOICES:
+            raise self._unknown()
 
     def _take(self, character: str) -> str:
         if not self.body.startswith(character, self.place):
