@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +86,11 @@ class AggregatedPool(DecodePool):
     """A pool that reads prompts too; ``ttft`` is the whole TTFT."""
 
     ttft: Law
+
+    @property
+    def rank(self) -> ChunkedRank:
+        """One of its ranks."""
+        return cast("MixedState", self.stationary).rank
 
 
 def evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> AggregatedPool | None:

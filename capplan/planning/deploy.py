@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from capplan.planning import aggregated_pool, decode_pool, prefill_pool
-from capplan.planning.aggregated_pool import AggregatedPool
+from capplan.planning import decode_pool, prefill_pool
 from capplan.planning.bounds import best_rank_rate
 from capplan.planning.candidates import layouts
 from capplan.planning.decode_pool import DecodePool
@@ -27,6 +26,10 @@ from capplan.planning.search import (
     prefill_layout,
     prefill_search,
 )
+
+if TYPE_CHECKING:
+    from capplan.planning.aggregated_pool import AggregatedPool
+    from capplan.serving.layout import Layout
 
 MORE_INSTANCES = 64
 """Instances added at most until the targets on sums (E2E, time to answer, attainment) are met."""
@@ -48,8 +51,8 @@ class Outcome:
 
 def view_of(problem: Problem, pools: Pools) -> ClientView:
     """The client's latencies for a deployment."""
-    if isinstance(pools.decode, AggregatedPool):
-        return ClientView(problem, pools.decode.ttft, pools.decode.stationary)
+    if pools.both is not None:
+        return ClientView(problem, pools.both.ttft, pools.both.stationary)
     if pools.prefill is None:
         raise ValueError("a decode pool alone has no TTFT")
     return split_view(problem, pools.prefill, pools.decode)
@@ -58,8 +61,8 @@ def view_of(problem: Problem, pools: Pools) -> ClientView:
 def all_checks(problem: Problem, pools: Pools) -> list[Check]:
     """Every target of a deployment beside its prediction."""
     view = view_of(problem, pools)
-    if isinstance(pools.decode, AggregatedPool):
-        checks = list(aggregated_checks(problem, pools.decode))
+    if pools.both is not None:
+        checks = list(aggregated_checks(problem, pools.both))
     else:
         checks = [*capacity_checks(problem, pools.decode), *latency_checks(view, problem.targets, LATENCIES)]
     wanted = problem.scenario.slo.attainment
@@ -71,14 +74,20 @@ def all_checks(problem: Problem, pools: Pools) -> list[Check]:
 def reload(problem: Problem, pools: Pools, rate: float) -> Pools | None:
     """The same pools at another rate or under other requests; None where a queue has no stationary state."""
     old = pools.decode
-    if isinstance(old, AggregatedPool):
-        both = aggregated_pool.evaluate(problem, old.layout, old.instances, rate)
+    if pools.both is not None:
+        both = _aggregated_pool(problem, old.layout, old.instances, rate)
         return None if both is None else replace(pools, decode=both)
     decode = decode_pool.evaluate(problem, old.layout, old.instances, rate)
     if decode is None or pools.prefill is None:
         return None
     prefill = prefill_pool.evaluate(problem, pools.prefill.layout, pools.prefill.instances, rate)
     return None if prefill is None else replace(pools, decode=decode, prefill=prefill)
+
+
+def _aggregated_pool(problem: Problem, layout: Layout, instances: int, rate: float) -> AggregatedPool | None:
+    from capplan.planning import aggregated_pool
+
+    return aggregated_pool.evaluate(problem, layout, instances, rate)
 
 
 def disaggregated(problem: Problem) -> Outcome:
@@ -138,7 +147,7 @@ def _grown(problem: Problem, pools: Pools, rate: float, binding: Binding | None)
 def _one_more(problem: Problem, pools: Pools, rate: float) -> Iterator[Pools]:
     """The deployments with one more instance of one pool."""
     old, prefill = pools.decode, pools.prefill
-    evaluate = aggregated_pool.evaluate if isinstance(old, AggregatedPool) else decode_pool.evaluate
+    evaluate = decode_pool.evaluate if pools.both is None else _aggregated_pool
     if (decode := evaluate(problem, old.layout, old.instances + 1, rate)) is not None:
         yield replace(pools, decode=decode)
     if prefill is not None:

@@ -9,20 +9,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from capplan.errors import InputError
 from capplan.planning.deploy import Outcome, aggregated, aggregated_within, disaggregated, reload, view_of
-from capplan.planning.margins import Margins, margins
-from capplan.planning.naive import NaiveAnswer, naive_answer
 from capplan.planning.pools import Binding, ClientView, Pools
 from capplan.planning.problem import Problem, resolve
 from capplan.planning.scenario import Scenario, load_scenario
-from capplan.planning.summary import PoolSummary, decode_summary, prefill_summary
 from capplan.quantities.chain import Chain
 
 if TYPE_CHECKING:
+    from capplan.planning.margins import Margins
+    from capplan.planning.naive import NaiveAnswer
     from capplan.planning.relaxation import Relaxation
+    from capplan.planning.summary import PoolSummary
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """The answer to a scenario.
 
@@ -33,6 +34,13 @@ class Plan:
     problem: Problem
     outcome: Outcome
     pools_at_rate: Pools | None
+
+    def __repr__(self) -> str:
+        verdict = f"{self.gpus_total} GPUs" if self.feasible else "infeasible"
+        return f"<Plan: {self.problem.model.name} on {self.problem.hardware.name}, {verdict}>"
+
+    def __str__(self) -> str:
+        return self.to_text()
 
     @property
     def feasible(self) -> bool:
@@ -66,6 +74,8 @@ class Plan:
     @cached_property
     def pools(self) -> tuple[PoolSummary, ...]:
         """Summaries of the pools, prefill first."""
+        from capplan.planning.summary import decode_summary, prefill_summary
+
         pools = self.pools_at_rate
         if pools is None:
             return ()
@@ -98,6 +108,8 @@ class Plan:
     @cached_property
     def margins(self) -> Margins | None:
         """How far load and lengths can grow before a target is missed."""
+        from capplan.planning.margins import margins
+
         return margins(self.problem, self.outcome.pools) if self.feasible and self.outcome.pools else None
 
     @cached_property
@@ -112,6 +124,8 @@ class Plan:
     @cached_property
     def naive(self) -> NaiveAnswer | None:
         """What mean lengths and a FLOP ratio would have said."""
+        from capplan.planning.naive import naive_answer
+
         return naive_answer(self.problem, self.outcome.pools) if self.outcome.pools else None
 
     @cached_property
@@ -152,13 +166,15 @@ def plan(scenario: str | Path | Mapping[str, Any] | Scenario = {}, **overrides: 
 
     Parameters
     ----------
-    scenario : path of a TOML or JSON file, a dictionary or a :class:`Scenario`; empty if all keys are given by keyword
+    scenario : path of a TOML or JSON file, a dictionary or a :class:`Scenario`; empty if all keys are given by keyword.
+        The keys are listed in docs/scenario.md
     overrides : scenario keys that replace the file's: ``tpot_p99="30ms"``, or ``**{"slo.tpot_p99": "30ms"}``
 
     Returns
     -------
-    plan : :class:`Plan`; an infeasible scenario is an answer too: ``plan.feasible`` is False, ``plan.nearest`` tells
-        what can be reached
+    plan : :class:`Plan` with ``.feasible .nearest .binding .pools .gpus_total .cost_per_hour .margins .relaxation``
+        ``.warnings .assumptions``, percentiles as ``.view.percentile("tpot", 0.99)`` [s], everything as
+        ``.to_dict()`` or ``.to_text()``. An infeasible scenario is an answer too: ``.nearest`` tells what can be reached
 
     Raises
     ------
@@ -175,7 +191,17 @@ def _plan(problem: Problem) -> Plan:
     at_rate = None
     if outcome.pools is not None:
         at_rate = reload(problem, outcome.pools, problem.rate) or outcome.pools
-    return Plan(problem, outcome, at_rate)
+    answer = Plan(problem, outcome, at_rate)
+    if problem.scenario.override and at_rate is not None:
+        _refuse_unused(problem, answer)
+    return answer
+
+
+def _refuse_unused(problem: Problem, answer: Plan) -> None:
+    """An override that took no part in any pool is an error, never ignored."""
+    used = {name for chain in answer.chains().values() for name in chain.used_overrides}
+    for name in sorted(problem.scenario.override.keys() - used):
+        raise InputError("has no part in this plan", key=f"override.{name}")
 
 
 def _best_outcome(problem: Problem) -> Outcome:

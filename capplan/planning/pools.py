@@ -6,14 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal, cast
 
 from capplan.planning.latency import PERCENTILES, Law
 from capplan.planning.problem import Problem
 
 if TYPE_CHECKING:
+    from capplan.planning.aggregated_pool import AggregatedPool
     from capplan.planning.decode_pool import DecodePool
     from capplan.planning.prefill_pool import PrefillPool
     from capplan.serving.stationary import Stationary
@@ -121,7 +120,7 @@ class ClientView:
         for key, target in self.problem.targets.items():
             name = key.rpartition("_")[0]
             shares[name] = min(shares.get(name, 1.0), self._share_within(name, target))
-        return float(np.prod(list(shares.values()))) if shares else 1.0
+        return math.prod(shares.values())
 
     def _share_within(self, name: str, target: float) -> float:
         if name in ("ttft", "answer", "e2e"):
@@ -166,6 +165,11 @@ class Pools:
     mode: Mode
     decode: DecodePool
     prefill: PrefillPool | None
+
+    @property
+    def both(self) -> AggregatedPool | None:
+        """The one pool of an aggregated deployment."""
+        return cast("AggregatedPool", self.decode) if self.mode == "aggregated" else None
 
     @property
     def gpus(self) -> int:

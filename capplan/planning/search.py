@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from capplan.planning import aggregated_pool, decode_pool, prefill_pool
-from capplan.planning.aggregated_pool import AggregatedPool
+from capplan.planning import decode_pool, prefill_pool
 from capplan.planning.bounds import fewest_instances
 from capplan.planning.candidates import layouts
 from capplan.planning.decode_pool import DecodePool, capacity_tokens
@@ -20,6 +19,9 @@ from capplan.planning.problem import Problem
 from capplan.planning.scenario import LayoutSection
 from capplan.serving.layout import Layout
 from capplan.serving.memory import MemoryBudget
+
+if TYPE_CHECKING:
+    from capplan.planning.aggregated_pool import AggregatedPool
 
 Pool = TypeVar("Pool")
 SMALLER_TRIED = 3
@@ -125,6 +127,7 @@ def decode_search(problem: Problem, max_gpus: int, rate: float) -> Search[Decode
 
 def aggregated_search(problem: Problem, max_gpus: int, rate: float) -> Search[AggregatedPool]:
     """Size one pool for prefill and decode: every latency target, KV overflow."""
+    from capplan.planning import aggregated_pool
 
     def evaluate(layout: Layout, instances: int) -> Trial[AggregatedPool] | None:
         pool = aggregated_pool.evaluate(problem, layout, instances, rate)

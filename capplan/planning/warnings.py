@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from capplan.planning.aggregated_pool import AggregatedPool, MixedState
 from capplan.planning.pools import Pools
 from capplan.planning.problem import Problem
-from capplan.serving.aggregated import HEAVY, heaviness
 
 HIGH_LOAD = 0.9
 LONG_SHARE = 1e-4
@@ -19,9 +17,10 @@ def warnings(problem: Problem, pools: Pools) -> tuple[str, ...]:
 
 
 def _mixed(pools: Pools) -> Iterator[str]:
-    state = pools.decode.stationary
-    if isinstance(pools.decode, AggregatedPool) and isinstance(state, MixedState):
-        heavy = heaviness(state.rank)
+    if pools.both is not None:
+        from capplan.serving.aggregated import HEAVY, heaviness
+
+        heavy = heaviness(pools.both.rank)
         if heavy > HEAVY:
             yield f"heaviness {heavy:.2g} above {HEAVY}: long prompts rule the tail; percentiles are indicative"
 
