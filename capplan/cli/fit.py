@@ -60,12 +60,12 @@ def fit(
     options: dict[str, Any] = {"weight_dtype": weight_dtype, "kv_dtype": kv_dtype, "unified_pages": unified_pages}
     options |= {"expand_mla": expand_mla, "prefix_caching": prefix_caching}
     budget = memory(load_model(model), load_hardware(gpu), layout, engine, chain=chain, **options)
-    if explain:
-        from capplan.tracing.explain import render
-
-        typer.echo(render(chain) + "\n")
+    o.refuse_unused(chain)
     data = _data(budget, length, _expected(length, expected_context, workload))
-    emit(data, _rows(data, length), ["quantity", "value"], json_flag=json_, shape=shape)
+    title = {"model": model, "hardware": gpu, "layout": str(layout), "engine": budget.engine}
+    rows = [[f"{model} on {gpu}", f"{layout}, {budget.engine}"], *_rows(data, length)]
+    chains = {"memory of one rank": chain} if explain else None
+    emit({**title, **data}, rows, ["quantity", "value"], json_flag=json_, shape=shape, chains=chains)
     for assumption in budget.assumptions:
         note(f"assumed: {assumption}")
     return 0 if budget.fits else EXIT_DOES_NOT_FIT

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from capplan.cli import options as o
 from capplan.cli.output import ExplainFlag, Format, FormatOption, JsonFlag, emit
+
+if TYPE_CHECKING:
+    from capplan.quantities.chain import Chain
 
 
 def kv(
@@ -30,7 +33,8 @@ def kv(
     """KV-cache bytes of one sequence, whole model, unsharded."""
     length = o.tokens(context, "--context", positive=False)
     policy = {"unified_pages": unified_pages, "expand_mla": expand_mla}
-    records = [_record(name, length, kv_dtype, explain, policy) for name in models]
+    records = [_record(name, length, kv_dtype, policy) for name in models]
+    chains = {name: _chain(name, length, kv_dtype) for name in models} if explain else None
     if gpu is not None:
         for record in records:
             options = {"kv_dtype": kv_dtype, **policy}
@@ -38,19 +42,24 @@ def kv(
     rows = [_row(record) for record in records]
     header = ["model", "attention", "KV dtype", "KV bytes/token", f"KV at {length:,} tokens"]
     header += [f"sequences on {gpu} TP{tp} DP{dp}"] if gpu else []
-    emit(records[0] if len(records) == 1 else records, rows, header, json_flag=json_, shape=shape)
+    data = records[0] if len(records) == 1 else records
+    emit(data, rows, header, json_flag=json_, shape=shape, chains=chains)
 
 
-def _record(name: str, length: float, kv_dtype: str | None, explain: bool, policy: dict[str, bool]) -> dict[str, Any]:
+def _chain(name: str, length: float, kv_dtype: str | None) -> Chain:
+    from capplan.cards.kv import kv_chain
+    from capplan.cards.model_card import load_model
+
+    model = load_model(name)
+    return kv_chain(model, length, kv_dtype or model.kv_dtype)
+
+
+def _record(name: str, length: float, kv_dtype: str | None, policy: dict[str, bool]) -> dict[str, Any]:
     from capplan.cards.kv import attention_summary, kv_bytes, kv_bytes_per_token
     from capplan.cards.model_card import load_model
 
     model = load_model(name)
     dtype = kv_dtype or model.kv_dtype
-    if explain:
-        from capplan.tracing.explain import explain_kv
-
-        typer.echo(explain_kv(model, length, dtype), err=True)
     return {
         "model": name,
         "attention": attention_summary(model),

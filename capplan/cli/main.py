@@ -7,6 +7,7 @@ import sys
 
 import typer
 
+from capplan import __version__
 from capplan.errors import InputError
 
 EXIT_BAD_INPUT = 2
@@ -52,6 +53,9 @@ def run(arguments: list[str] | None = None) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run one command line and return its exit code: 0 fine, 2 bad input, 3 infeasible or does not fit."""
+    if arguments == ["--version"]:
+        typer.echo(f"capplan {__version__}")
+        return 0
     try:
         result = build(arguments)(args=arguments, prog_name="capplan", standalone_mode=False)
     except InputError as error:

@@ -62,6 +62,17 @@ def chain_of(settings: list[str] | None, *, record: bool) -> Chain:
     return Chain({name: override_value(name, value) for name, value in overrides.items()}, record=record)
 
 
+def refuse_unused(chain: Chain) -> None:
+    """An override that took no part in the answer is an error, never ignored.
+
+    Raises
+    ------
+    InputError : it names the first one
+    """
+    for name in sorted(chain.overrides.keys() - chain.used_overrides):
+        raise InputError("has no part in this answer", key=f"--set {name}")
+
+
 def register_all(*commands: tuple[str, Callable[..., object]]) -> Callable[[typer.Typer], None]:
     """A ``register(app)`` for a module that holds these commands."""
 

@@ -7,9 +7,12 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from capplan.quantities.chain import Chain
 
 
 class Format(str, Enum):
@@ -33,6 +36,7 @@ def emit(
     *,
     json_flag: bool,
     shape: Format,
+    chains: Mapping[str, Chain] | None = None,
 ) -> None:
     """Print one answer.
 
@@ -40,7 +44,16 @@ def emit(
     ----------
     data : what JSON (and CSV) carry: keys with units, plain numbers
     rows, header : what a person reads, already formatted
+    chains : title to chain, printed before the answer, or under the key ``chain`` of JSON; CSV has no room for them
     """
+    if chains and (json_flag or shape is Format.json):
+        from capplan.tracing.explain import chain_records
+
+        data = {**_one(data), "chain": {title: chain_records(chain) for title, chain in chains.items()}}
+    elif chains and shape is not Format.csv:
+        from capplan.tracing.explain import render
+
+        typer.echo("".join(f"== {title}\n{render(chain)}\n\n" for title, chain in chains.items()), nl=False)
     if json_flag or shape is Format.json:
         typer.echo(json.dumps(jsonable(data), indent=2, allow_nan=False))
     elif shape is Format.csv:
@@ -49,6 +62,10 @@ def emit(
         typer.echo(_markdown(rows, header))
     else:
         typer.echo(_columns(rows, header))
+
+
+def _one(data: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return data if isinstance(data, Mapping) else {"answers": list(data)}
 
 
 def note(text: str) -> None:
@@ -85,6 +102,8 @@ def _emit_csv(data: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
 def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     if isinstance(value, Mapping):
         items = value.items()
+    elif isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return {prefix: "; ".join(value)}
     elif isinstance(value, list):
         items = ((str(index), item) for index, item in enumerate(value))  # type: ignore[assignment]
     else:
@@ -96,7 +115,9 @@ def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _inert(value: Any) -> Any:
-    """Text that a spreadsheet would run as a formula gets a leading apostrophe."""
+    """Text that a spreadsheet would run as a formula gets a leading apostrophe; truth is written as in JSON."""
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 

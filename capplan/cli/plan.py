@@ -30,17 +30,16 @@ def plan(
     file, overrides = _arguments(context.args)
     overrides |= dict(parse_setting(setting) for setting in settings or [])
     answer = make_plan({} if file is None else file, **overrides)
-    if explain:
-        from capplan.tracing.explain import render
-
-        for role, chain in answer.chains().items():
-            typer.echo(f"== {role} pool\n{render(chain)}\n")
+    chains = {f"{role} pool": chain for role, chain in answer.chains().items()} if explain else None
     if json_ or shape in (Format.json, Format.csv):
-        emit(answer.to_dict(), [], [], json_flag=json_, shape=shape)
-    elif shape is Format.md:
-        typer.echo("```\n" + answer.to_text() + "\n```")
+        emit(answer.to_dict(), [], [], json_flag=json_, shape=shape, chains=chains)
     else:
-        typer.echo(answer.to_text())
+        if chains:
+            from capplan.tracing.explain import render
+
+            typer.echo("".join(f"== {title}\n{render(chain)}\n\n" for title, chain in chains.items()), nl=False)
+        text = answer.to_text()
+        typer.echo(f"```\n{text}\n```" if shape is Format.md else text)
     return 0 if answer.feasible else EXIT_INFEASIBLE
 
 

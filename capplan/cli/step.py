@@ -41,6 +41,7 @@ def step(
     """Time of one decode step of the whole instance (bare kernels unless an engine is named)."""
     from capplan.cards.hardware_card import load_hardware
     from capplan.cards.model_card import load_model
+    from capplan.serving.memory import memory
     from capplan.serving.step import decode_step
 
     if batch < 1:
@@ -50,9 +51,16 @@ def step(
     layout = o.layout_of(tp, pp, dp, ep, dcp, redundant_experts)
     kwargs: dict[str, Any] = {"weight_dtype": weight_dtype, "kv_dtype": kv_dtype, "engine": engine, "overlap": overlap}
     kwargs |= {"mtp": mtp, "acceptance": acceptance, "skew": skew, "chain": chain}
-    result = decode_step(load_model(model), load_hardware(gpu), layout, batch, length, **kwargs)
+    served, hardware = load_model(model), load_hardware(gpu)
+    result = decode_step(served, hardware, layout, batch, length, **kwargs)
     rate = result.tokens_per_second_per_gpu
     show(result, rate, "tokens/s/GPU", chain, explain=explain, json_flag=json_, shape=shape)
+    dtypes: dict[str, Any] = {"weight_dtype": weight_dtype, "kv_dtype": kv_dtype}
+    holds = memory(served, hardware, layout, engine, **dtypes).instance.max_sequences(max(length, 1.0))
+    if holds < batch:
+        note(f"memory holds {holds:,.0f} such sequences, not {batch:,}: the time is that of the kernels alone")
+    if served.max_context and length > served.max_context:
+        note(f"the model takes {served.max_context:,} tokens")
 
 
 def show(
@@ -61,10 +69,7 @@ def show(
     """Print a step or a prefill."""
     from capplan.quantities.units import format_bytes, format_seconds
 
-    if explain:
-        from capplan.tracing.explain import render
-
-        typer.echo(render(chain) + "\n")
+    o.refuse_unused(chain)
     data = {
         "seconds": result.seconds,
         "parts": result.parts,
@@ -77,7 +82,8 @@ def show(
     total = sum(result.parts.values())
     rows += [[name, format_seconds(value), f"{value / total:.1%}"] for name, value in result.parts.items() if value > 0]
     rows += [[f"{link} bytes", format_bytes(size), ""] for link, size in result.links.items() if size > 0]
-    emit(data, rows, ["quantity", "value", "share"], json_flag=json_flag, shape=shape)
+    chains = {rate_name.split("/")[0]: chain} if explain else None
+    emit(data, rows, ["quantity", "value", "share"], json_flag=json_flag, shape=shape, chains=chains)
     for assumption in chain.assumptions():
         note(f"assumed: {assumption}")
 

@@ -27,6 +27,10 @@ def _defaults(problem: Problem) -> list[str]:
         lines.append("workload.dispersion = 1, Poisson arrivals (default)")
     if problem.scenario.hardware.price_per_gpu_hour is None and problem.hardware.price_per_gpu_hour is not None:
         lines.append(f"list price {problem.hardware.price_per_gpu_hour:g} $/GPU/h")
+    if scenario.workload.trace is not None:
+        lines.append("the trace gives the lengths; rate and dispersion are as the scenario says")
+    if "price_per_gpu_hour" not in scenario.hardware.model_fields_set and problem.hardware.price_per_gpu_hour is None:
+        lines.append(f"no price known for {problem.hardware.name}: give hardware.price_per_gpu_hour")
     lines += [f"override.{name} = {value:g}" for name, value in scenario.override.items()]
     return lines
 
@@ -37,6 +41,9 @@ def _simplifications(problem: Problem, pools: Pools | None) -> list[str]:
         lines.append("a prompt chunk of one rank delays all ranks of its instance (errs high)")
     if problem.scenario.workload.dispersion > 1:
         lines.append("bursts act on the prefill queue as on the decode batch (errs high for TTFT)")
+    horizon = None if pools is None else getattr(pools.decode.stationary, "dispersion_horizon_seconds", None)
+    if problem.scenario.workload.dispersion > 1 and horizon is not None:
+        lines.append(f"dispersion of the arrivals taken over windows of about {horizon:,.0f} s, 1.5 relaxation times")
     if problem.scenario.workload.concurrency is not None:
         lines.append("a closed loop is sized as Poisson arrivals of the rate it causes (errs high)")
     return lines
@@ -48,4 +55,5 @@ def _hardware(problem: Problem) -> list[str]:
     if not assumed:
         return []
     shown = ", ".join(assumed[:4]) + (f" and {len(assumed) - 4} more" if len(assumed) > 4 else "")
-    return [f"hardware card {problem.hardware.name}: {shown} assumed"]
+    name = problem.hardware.name
+    return [f"hardware card {name}: {shown} assumed (capplan hardware show {name})"]

@@ -60,7 +60,7 @@ def decode_links(problem: Problem, pool: DecodePool, *, transfer: bool = True) -
     )  # fmt: skip
     causes = {link: {"decode": float(size) / float(step.seconds)} for link, size in step.links.items()}
     if transfer:
-        causes["nic"]["kv transfer"] = pool.rank_rate * kv_bytes_received(problem, pool.layout.tp)
+        causes["nic"]["kv_transfer"] = pool.rank_rate * kv_bytes_received(problem, pool.layout.tp)
     return _loads(problem, causes)
 
 
@@ -73,7 +73,7 @@ def prefill_links(problem: Problem, pool: PrefillPool, rate: float) -> dict[str,
     rank_rate = rate / pool.ranks
     busy = pool.utilization / float(full.seconds)
     causes = {link: {"prefill": float(size) * busy} for link, size in full.links.items()}
-    causes["nic"]["kv transfer"] = rank_rate * kv_bytes_received(problem, pool.layout.tp)
+    causes["nic"]["kv_transfer"] = rank_rate * kv_bytes_received(problem, pool.layout.tp)
     return _loads(problem, causes)
 
 

@@ -30,6 +30,11 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
     view, binding, margins, naive = plan.view, plan.binding, plan.margins, plan.naive
     counts = {pool.role: pool.instances for pool in plan.pools}
     return {
+        "model": plan.problem.model.name,
+        "hardware": plan.problem.hardware.name,
+        "workload": plan.problem.workload.name or "given laws",
+        "mode": None if plan.outcome.pools is None else plan.outcome.pools.mode,
+        "targets": {f"{name}_seconds": value for name, value in plan.problem.targets.items()},
         "feasible": plan.feasible,
         "nearest": plan.nearest,
         "binding": None
@@ -213,16 +218,16 @@ def _latencies(plan: Plan) -> Iterator[str]:
 
 def _links(plan: Plan) -> Iterator[str]:
     rows = [["link", "pool", "in use", "of", "share", "by cause"]]
-    for pool in plan.pools:
-        for link, load in pool.links.items():
-            causes = ", ".join(f"{cause} {format_si(rate, 'B/s')}" for cause, rate in load["causes"].items())
-            used, limit = load["bytes_per_second"], load["capacity_bytes_per_second"]
-            rows.append(
-                [link, pool.role, format_si(used, "B/s"), format_si(limit, "B/s"), f"{used / limit:.1%}", causes]
-            )
+    rows += [_link_row(pool.role, link, load) for pool in plan.pools for link, load in pool.links.items()]
     if len(rows) > 1:
         yield ""
         yield from _columns(rows)
+
+
+def _link_row(role: str, link: str, load: dict[str, Any]) -> list[str]:
+    used, limit = load["bytes_per_second"], load["capacity_bytes_per_second"]
+    causes = [f"{cause.replace('_', ' ')} {format_si(rate, 'B/s')}" for cause, rate in load["causes"].items()]
+    return [link, role, format_si(used, "B/s"), format_si(limit, "B/s"), f"{used / limit:.1%}", ", ".join(causes)]
 
 
 def _outlook(plan: Plan) -> Iterator[str]:

@@ -24,7 +24,7 @@ from capplan.cards.store import MAX_CARD_BYTES, read_json
 from capplan.cards.validation import one_line
 from capplan.errors import InputError, UnknownNameError
 from capplan.quantities import units
-from capplan.quantities.registry import override_value
+from capplan.quantities.registry import all_quantities, override_value
 
 
 def _quantity_type(parse: Callable[..., float], example: str, meaning: str, **options: bool) -> Any:
@@ -214,19 +214,23 @@ _SHORT_NAMES = {
 
 
 def full_key(key: str) -> str:
-    """The dotted key behind a flag or keyword: ``tpot_p99`` is ``slo.tpot_p99``.
+    """The dotted key behind a flag or keyword: ``tpot_p99`` is ``slo.tpot_p99``, ``kv_pool_gib`` an override.
 
     Raises
     ------
     UnknownNameError : no scenario key has that name
     """
     if "." in key or key == "model":
-        return key
+        head, _, rest = key.partition(".")
+        sections = [section for section, schema in SECTIONS.items() if head in schema.model_fields]
+        return f"{sections[0]}.{key}" if rest and head not in SECTIONS and sections else key
     if key in _SHORT_NAMES:
         return _SHORT_NAMES[key]
     for section, schema in SECTIONS.items():
         if key in schema.model_fields:
             return f"{section}.{key}"
+    if key in all_quantities():
+        return f"override.{key}"
     leaves = [leaf for schema in SECTIONS.values() for leaf in schema.model_fields]
     raise UnknownNameError.among(key, ["model", *leaves], "scenario key")
 
@@ -245,10 +249,27 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, **overrides
     """
     file = str(source) if isinstance(source, (str, Path)) else None
     data = _merge(_read(source), {full_key(key): value for key, value in overrides.items()})
+    for key, remedy in _NEEDED.items():
+        if _lacks(data, key):
+            raise InputError(f"is missing; {remedy}", key=key, file=file)
     try:
         return Scenario.model_validate(data)
     except ValidationError as error:
         raise one_line(error, file, Scenario) from None
+
+
+_NEEDED = {
+    "model": "name a model card or a config.json (--model deepseek-r1)",
+    "hardware.gpu": "name a hardware card (--gpu h200)",
+    "workload": "say what arrives (--workload chat-azure-2023, --trace FILE, or --input and --output) and how often",
+}
+
+
+def _lacks(data: Mapping[str, Any], key: str) -> bool:
+    """Whether a key without which nothing can be planned is missing; what is there but wrong is told later."""
+    section, _, leaf = key.partition(".")
+    value = data.get(section)
+    return section not in data or (bool(leaf) and isinstance(value, Mapping) and not value)
 
 
 def _read(source: str | Path | Mapping[str, Any] | Scenario) -> dict[str, Any]:

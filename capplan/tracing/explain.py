@@ -9,7 +9,6 @@ from capplan.quantities.registry import quantity
 from capplan.quantities.units import format_bytes, format_seconds, format_si
 
 if TYPE_CHECKING:
-    from capplan.cards.model import Model
     from capplan.quantities.chain import Chain, Link
 
 
@@ -18,11 +17,25 @@ def render(chain: Chain) -> str:
     return "\n".join(line for link in chain.links.values() for line in _lines(link))
 
 
-def explain_kv(model: Model, context: float, kv_dtype: str) -> str:
-    """The chain behind ``capplan kv``."""
-    from capplan.cards.kv import kv_chain
+def chain_records(chain: Chain) -> list[dict[str, Any]]:
+    """The chain for JSON: name, value, unit, formula, inputs and source of every quantity, in order."""
+    return [
+        {
+            "name": link.name,
+            "value": link.value,
+            "unit": quantity(link.name).unit,
+            "formula": quantity(link.name).formula,
+            "inputs": {name: _plain(value) for name, value in link.inputs.items()},
+            "source": link.source,
+            "overridden": link.overridden,
+            "assumed": link.assumed,
+        }
+        for link in chain.links.values()
+    ]
 
-    return render(kv_chain(model, context, kv_dtype))
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (int, float)) else _short(value)
 
 
 def _lines(link: Link) -> Iterable[str]:

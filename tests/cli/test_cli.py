@@ -106,7 +106,7 @@ def test_plan_by_flags_alone(capplan):
         *("--tpot-p99", "30ms", "--ttft-p99", "1s", "--mode", "aggregated"),
     )
     assert code == 0
-    assert "1 GPUs" in out
+    assert "1 GPU, $" in out
 
 
 def test_infeasible_exits_3_and_names_the_nearest(capplan):
