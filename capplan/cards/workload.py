@@ -202,7 +202,7 @@ class Workload:
 
     def share_cut(self, budget: float) -> float:
         """Share of requests whose output exceeds ``budget`` tokens [1]."""
-        return 1.0 - self.output.cdf(budget)
+        return 1.0 - float(self.output.cdf(budget))
 
     def _mapped(self, on_law: Any, on_tokens: Any) -> Workload:
         sample = kinds = None
@@ -260,7 +260,7 @@ class Workload:
 
 def _shifted(law: LengthLaw, shift: float, order: int) -> list[float]:
     """E[(X - shift)^k] for k = 0..order."""
-    raw = [law.moment(k) for k in range(order + 1)]
+    raw = law.moments(order)
     if not all(math.isfinite(moment) for moment in raw):
         raise InputError(f"moment {order} of the lengths is infinite; give the heavy-tailed law a max", key="workload")
     return [math.fsum(math.comb(k, r) * (-shift) ** (k - r) * raw[r] for r in range(k + 1)) for k in range(order + 1)]
@@ -268,7 +268,7 @@ def _shifted(law: LengthLaw, shift: float, order: int) -> list[float]:
 
 def _central(law: LengthLaw) -> tuple[float, float, float]:
     """Mean of P - 1/2, variance, third central moment."""
-    m1, m2, m3 = (law.moment(k) for k in (1, 2, 3))
+    _, m1, m2, m3 = law.moments(3)
     return m1 - 0.5, max(0.0, m2 - m1**2), m3 - 3 * m1 * m2 + 2 * m1**3
 
 

@@ -126,6 +126,15 @@ class Histogram(LengthLaw):
         object.__setattr__(self, "shares", tuple(share / total for share in shares))
         object.__setattr__(self, "max", None if max is None else check_tokens("max", max, least=1.0))
 
+    def cdf(self, x: Any) -> Any:
+        """Probability of at most ``x`` tokens; ``x`` may be an array."""
+        if getattr(x, "ndim", 0) == 0:
+            return super().cdf(x)
+        import numpy as np
+
+        inside = np.interp(x, self.edges, self._cumulative)
+        return np.where(x >= self.limit, 1.0, np.where(x >= self._least(), np.minimum(inside, 1.0), 0.0))
+
     @cached_property
     def _cumulative(self) -> tuple[float, ...]:
         return (0.0, *accumulate(self.shares))

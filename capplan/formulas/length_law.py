@@ -66,8 +66,12 @@ class LengthLaw(ABC):
     def scaled(self: Self, factor: float) -> Self:
         """The law of ``factor`` times the length, its ``max`` included."""
 
-    def cdf(self, x: float) -> float:
-        """Probability of at most ``x`` tokens."""
+    def cdf(self, x: Any) -> Any:
+        """Probability of at most ``x`` tokens; ``x`` may be an array."""
+        if hasattr(x, "__array__") and getattr(x, "ndim", 0) > 0:
+            import numpy as np
+
+            return np.array([self.cdf(float(one)) for one in x.ravel()]).reshape(x.shape)
         if x < self._least():
             return 0.0
         return 1.0 if x >= self.limit else self._cdf(x)
@@ -98,13 +102,30 @@ class LengthLaw(ABC):
             return below + self._partial(k, math.inf)
         return below + self._partial(k, limit) + limit**k * (1.0 - self._cdf(limit))
 
+    def moments(self, order: int) -> list[float]:
+        """E[L^k] for k = 0..order, the cuts applied [token^k]."""
+        limit = self.limit
+        if limit < self._least():
+            return [0.0] * (order + 1)
+        whole = [low + part for low, part in zip(self._mass_at_least(order), self._partials(order, limit), strict=True)]
+        if math.isinf(limit):
+            return whole
+        above = 1.0 - self._cdf(limit)
+        return [part + limit**k * above for k, part in enumerate(whole)]
+
+    def _mass_at_least(self, order: int) -> list[float]:
+        """What moving the mass below the smallest length to that length adds to E[X^k; X <= t], for k = 0..order."""
+        least = self._least()
+        below = self._cdf(least)
+        return [below * least**k - part for k, part in enumerate(self._partials(order, least))]
+
     def moment(self, k: int) -> float:
         """E[L^k], the cuts applied [token^k]; infinite for a Pareto tail that is too heavy."""
         return self.partial_moment(k)
 
     def truncated_moment(self, k: int, budget: float) -> float:
         """E[min(L, budget)^k] [token^k]."""
-        return self.partial_moment(k, budget) + float(budget) ** k * (1.0 - self.cdf(budget))
+        return self.partial_moment(k, budget) + float(budget) ** k * (1.0 - float(self.cdf(budget)))
 
     @cached_property
     def mean(self) -> float:
@@ -156,17 +177,15 @@ class LengthLaw(ABC):
 
     def _cumulated_moments(self, edges: list[float]) -> list[list[float]]:
         """E[L^k; L <= edge] for k = 0..3, the cuts applied, at increasing edges of which the last is infinite."""
-        least = self._least()
+        least, below = self._least(), self._mass_at_least(3)
         inner = [edge for edge in edges if edge < self.limit]
-        below = [self._cdf(least) * least**k - part for k, part in enumerate(self._partials(3, least))]
         rows = [
             [low + part for low, part in zip(below, self._partials(3, edge), strict=True)]
             if edge >= least
             else [0.0] * 4
             for edge in inner
         ]
-        whole = [self.partial_moment(k) for k in range(4)]
-        return rows + [whole] * (len(edges) - len(inner))
+        return rows + [self.moments(3)] * (len(edges) - len(inner))
 
     def _strata(self, n: int) -> list[float]:
         """Upper edges of the strata; the mass that ``max`` collects is a stratum of its own."""

@@ -275,9 +275,10 @@ class Mixture(LengthLaw):
         """The largest ``max`` of the parts [token]."""
         return max(law.limit for _, law in self.parts)
 
-    def cdf(self, x: float) -> float:
-        """Probability of at most ``x`` tokens."""
-        return math.fsum(weight * law.cdf(x) for weight, law in self.parts)
+    def cdf(self, x: Any) -> Any:
+        """Probability of at most ``x`` tokens; ``x`` may be an array."""
+        shares = (weight * law.cdf(x) for weight, law in self.parts)
+        return sum(shares) if hasattr(x, "shape") else math.fsum(shares)
 
     def pdf(self, x: float) -> float:
         """Density at ``x`` [1/token]."""
@@ -287,8 +288,13 @@ class Mixture(LengthLaw):
         """E[L^k; L <= t] [token^k]."""
         return math.fsum(weight * law.partial_moment(k, t) for weight, law in self.parts)
 
+    def moments(self, order: int) -> list[float]:
+        """E[L^k] for k = 0..order [token^k]."""
+        parts = [[weight * moment for moment in law.moments(order)] for weight, law in self.parts]
+        return [math.fsum(column) for column in zip(*parts, strict=True)]
+
     def _cdf(self, x: float) -> float:
-        return self.cdf(x)
+        return float(self.cdf(x))
 
     def _pdf(self, x: float) -> float:
         return self.pdf(x)

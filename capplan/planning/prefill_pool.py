@@ -86,8 +86,7 @@ def _quantiles(law: LengthLaw) -> Array:
         return np.asarray(law.quantile(middle), float)
     coarse = middle[::3]
     values = distinct(np.concatenate([np.asarray(part.quantile(coarse), float) for _, part in law.parts]))
-    reached = np.array([law.cdf(float(value)) for value in values])
-    return np.asarray(np.interp(middle, reached, values), float)
+    return np.asarray(np.interp(middle, law.cdf(values), values), float)
 
 
 def token_budget(problem: Problem) -> float:

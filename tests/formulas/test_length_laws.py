@@ -79,6 +79,13 @@ def test_quantile_inverts_cdf(law: LengthLaw) -> None:
 
 
 @pytest.mark.parametrize("law", ALL, ids=IDS)
+def test_arrays_and_all_moments_at_once_agree_with_single_calls(law: LengthLaw) -> None:
+    lengths = np.array([0.5, 1.0, 10.0, 333.3, 1000.0, 4000.0, 1e6])
+    assert law.cdf(lengths) == pytest.approx([law.cdf(float(one)) for one in lengths], rel=1e-12)
+    assert law.moments(3) == pytest.approx([law.moment(k) for k in range(4)], rel=1e-12)
+
+
+@pytest.mark.parametrize("law", ALL, ids=IDS)
 def test_truncation_puts_the_mass_at_the_budget(law: LengthLaw) -> None:
     cut = law.truncated(500)
     for k in (1, 2, 3, 4):
