@@ -89,7 +89,10 @@ def model_from_card(data: dict[str, Any], file: str = "") -> Model:
 
 
 def import_card(
-    config: str | Path, name: str | None = None, assumptions: Mapping[str, Any] | None = None
+    config: str | Path,
+    name: str | None = None,
+    assumptions: Mapping[str, Any] | None = None,
+    **origin: Any,
 ) -> dict[str, Any]:
     """The plain data of the card a Hugging Face ``config.json`` gives; :func:`card_json` makes its text.
 
@@ -98,6 +101,7 @@ def import_card(
     config : the file, or the folder that holds one
     name : name of the card; None for the name of the folder
     assumptions : dotted path of a field to the value to take instead of the config's; the card records them
+    origin : ``repository``, ``url``, ``commit``, ``retrieved_from``, ``notes``, ``aliases``; the card records them
 
     Raises
     ------
@@ -110,7 +114,11 @@ def import_card(
     path = Path(config)
     file = path / "config.json" if path.is_dir() else path
     data, notes = assume(read_json(file), assumptions or {}, str(file))
-    card = card_from_file(file, data) if name is None else card_from_file(file, data, name=name)
+    if (repository := origin.get("repository")) and not origin.get("url"):
+        revision = origin.get("commit") or "main"
+        origin["url"] = f"https://huggingface.co/{repository}/blob/{revision}/config.json"
+    known = {key: value for key, value in {"name": name, **origin}.items() if value}
+    card = card_from_file(file, data, **known)
     card["provenance"]["fields_assumed"] = {**card["provenance"]["fields_assumed"], **notes}
     return card
 

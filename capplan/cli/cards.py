@@ -103,6 +103,11 @@ def import_model(
             help="Take this value of a field instead of the config's (null: as if absent). May be given several times.",
         ),
     ] = None,
+    aliases: Annotated[list[str] | None, typer.Option("--alias", help="Another name; may be repeated.")] = None,
+    repository: Annotated[str | None, typer.Option("--repository", help="Where the model lives: ORG/NAME.")] = None,
+    retrieved_from: Annotated[str | None, typer.Option("--retrieved-from", help="Where the config was found.")] = None,
+    commit: Annotated[str | None, typer.Option("--commit", help="Commit of the repository.")] = None,
+    notes: Annotated[list[str] | None, typer.Option("--note", help="A remark for the card; may be repeated.")] = None,
 ) -> None:
     """Turn a config.json into a model card.
 
@@ -113,7 +118,8 @@ def import_model(
     from capplan.cards.hf_assumptions import parsed_assumptions
     from capplan.cards.model_card import card_json, import_card
 
-    card = import_card(config, name, parsed_assumptions(assumed or []))
+    origin = {"aliases": aliases, "repository": repository, "retrieved_from": retrieved_from, "commit": commit}
+    card = import_card(config, name, parsed_assumptions(assumed or []), **origin, notes=notes)
     text = card_json(card)
     for field, value in card["provenance"]["fields_assumed"].items():
         note(f"assumed: {field} = {value}")

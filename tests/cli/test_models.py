@@ -146,3 +146,13 @@ def test_kv_offers_both_policies_of_windows_and_expanded_latents(capplan):
         assert 32 * json.loads(out)["kv_bytes"] / 2**30 == pytest.approx(gib, abs=0.005)
     _, out, _ = capplan("kv", "deepseek-v3", "--context", "1", "--expand-mla", "--json")
     assert json.loads(out)["kv_bytes"] == 61 * 128 * (192 + 128) * 2
+
+
+def test_the_card_says_where_its_config_is_from(capplan, tmp_path):
+    options = ("--repository", "meta-llama/Llama-3.1-8B", "--retrieved-from", "a mirror", "--note", "as released")
+    code, out, _ = capplan("models", "import", config(tmp_path), *options, "--alias", "small", "--alias", "l8")
+    card = json.loads(out)
+    assert code == 0
+    assert card["aliases"] == ["small", "l8"]
+    assert card["provenance"]["url"] == "https://huggingface.co/meta-llama/Llama-3.1-8B/blob/main/config.json"
+    assert card["provenance"]["notes"] == ["as released"]
