@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,26 +52,53 @@ def find_card(kind: str, name_or_path: str, aliases: dict[str, str] | None = Non
     raise UnknownNameError.among(name_or_path, [*card_names(kind), *(aliases or {})], what)
 
 
+def read_text(path: Path, limit: int = MAX_CARD_BYTES) -> str:
+    """The UTF-8 text of a regular file of at most ``limit`` bytes, without a byte-order mark.
+
+    A device, a pipe or a socket may block or never end, so only regular files are opened, and never more than
+    ``limit + 1`` bytes are read.
+
+    Raises
+    ------
+    InputError : not readable, no regular file, larger than ``limit``, or not UTF-8
+    """
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            kind = "is a folder" if stat.S_ISDIR(mode) else "is no regular file (a device, pipe or socket)"
+            raise InputError(f"cannot be read ({kind})", file=str(path))
+        with path.open("rb") as stream:
+            data = stream.read(limit + 1)
+        if len(data) > limit:
+            raise InputError(f"larger than {_size(limit)}, which no card or scenario is", file=str(path))
+        return data.decode("utf-8-sig")
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:  # not UTF-8, or a null byte in the path
+        raise InputError(f"cannot be read ({_reason(error)})", file=str(path)) from None
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, with hostile files refused in bounded time and memory.
 
     Raises
     ------
-    InputError : not readable, too large, not JSON, nested too deep, duplicate keys, or no object
+    InputError : not readable, no regular file, too large, not JSON, nested too deep, duplicate keys, or no object
     """
+    text = read_text(path)
     try:
-        if path.stat().st_size > MAX_CARD_BYTES:
-            raise InputError(f"larger than {MAX_CARD_BYTES // 10**6} MB, which no card is", file=str(path))
-        data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_no_duplicates)
+        data = json.loads(text, object_pairs_hook=_no_duplicates)
     except InputError as error:
         raise error.located(file=str(path)) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read ({_reason(error)})", file=str(path)) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not valid JSON ({_reason(error)})", file=str(path)) from None
     if not isinstance(data, dict):
         raise InputError("must hold one JSON object", file=str(path))
     return data
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 10**6:g} MB" if n_bytes >= 10**6 else f"{n_bytes:,} bytes"
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
