@@ -29,7 +29,7 @@ SIDE = 16
 MOST_LOAD = 0.98
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MixedState:
     """Latencies of a rank whose decode steps carry prompt chunks; the batch is that of ``decode``.
 
@@ -81,7 +81,7 @@ class MixedState:
         return self._gaps.quantile(p)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AggregatedPool(DecodePool):
     """A pool that reads prompts too; ``ttft`` is the whole TTFT."""
 
@@ -170,7 +170,8 @@ def prompt_line(problem: Problem, layout: Layout) -> tuple[float, float]:
 def _prompt_line(problem: Problem, layout: Layout) -> tuple[float, float]:
     budget = token_budget(problem)
     tokens = budget * np.array([0.5, 1.0, 2.0])
-    seconds = np.asarray(prefill(problem.model, problem.hardware, layout, tokens, **problem.step_options).seconds)
+    passed = prefill(problem.model, problem.hardware, layout, tokens, **problem.timing()).seconds
+    seconds = np.broadcast_to(np.asarray(passed, float), tokens.shape)
     slopes = np.diff(seconds) / np.diff(tokens)
     square = max(0.0, float(slopes[1] - slopes[0]) / (0.75 * budget))
     return max(0.0, float(slopes[0]) - square * 0.75 * budget), square

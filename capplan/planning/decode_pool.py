@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from capplan.cards.workload import Workload
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KvUse:
     """Demand for the KV pool of one rank, as shares of its capacity, and how often it is exceeded."""
 
@@ -29,7 +29,7 @@ class KvUse:
     """Share of the capacity that would keep the overflow at its target; above 1 there is too little."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DecodePool:
     """One decode pool under load: the state of one of its equal ranks."""
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from capplan.planning import decode_pool, prefill_pool
-from capplan.planning.bounds import best_rank_rate
 from capplan.planning.candidates import layouts
 from capplan.planning.decode_pool import DecodePool
 from capplan.planning.pools import LATENCIES, Binding, Check, ClientView, Mode, Pools, latency_checks, split_view
@@ -35,7 +34,7 @@ MORE_INSTANCES = 64
 """Instances added at most until the targets on sums (E2E, time to answer, attainment) are met."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Outcome:
     """What a search found: pools that meet every target, or the nearest ones and the targets they miss."""
 
@@ -184,10 +183,10 @@ def _nearest(problem: Problem, search: Search[Any], fixed: LayoutSection | None,
 
 
 def _hopeless(problem: Problem, most: int) -> Check:
-    """No pool at all: nothing fits, or all GPUs together cannot keep up; then the rate they can sustain."""
+    """No pool at all: one instance is too large, nothing fits, or all GPUs together cannot keep up."""
     tried = list(layouts(problem.model, problem.hardware, most, decode_layout(problem)))
     missing = min((decode_pool.pool_memory(problem, layout).missing_bytes for layout in tried), default=math.inf)
-    if missing > 0:
-        return Check("memory_missing_bytes", missing, 0.0)
-    rates = [best_rank_rate(problem, layout) * layout.dp * (most // layout.gpus) for layout in tried]
-    return Check("request_rate", max(rates, default=0.0), problem.sizing_rate)
+    smallest = min((layout.gpus for layout in tried), default=0)
+    if smallest > most:
+        return Check("gpus_of_one_instance", smallest, most)
+    return Check("memory_missing_bytes", missing, 0.0) if missing > 0 else Check("load", math.inf, 1.0)

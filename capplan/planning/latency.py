@@ -27,7 +27,7 @@ def probability_grid(cells: int = 160) -> tuple[Array, Array]:
     return (edges[1:] + edges[:-1]) / 2, np.diff(edges)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Law:
     """A latency as atoms: sorted ``values`` [s] with ``weights`` that sum to one."""
 

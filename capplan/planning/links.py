@@ -13,7 +13,7 @@ from capplan.serving.prefill import prefill
 from capplan.serving.step import decode_step
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LinkLoad:
     """One link of the busiest GPU of a pool: bytes a second by cause [B/s] and its capacity [B/s]."""
 
@@ -56,7 +56,7 @@ def decode_links(problem: Problem, pool: DecodePool, *, transfer: bool = True) -
     batch = max(pool.stationary.mean, 1e-9) * pool.layout.dp
     step = decode_step(
         problem.model, problem.hardware, pool.layout, batch, problem.workload.mean_context, mtp=serving.mtp,
-        acceptance=serving.acceptance, **problem.step_options,
+        acceptance=serving.acceptance, **problem.timing(),
     )  # fmt: skip
     causes = {link: {"decode": float(size) / float(step.seconds)} for link, size in step.links.items()}
     if transfer:
@@ -68,7 +68,7 @@ def prefill_links(problem: Problem, pool: PrefillPool, rate: float) -> dict[str,
     """Links of the busiest GPU of a prefill pool: passes of the token budget, and the KV caches it sends."""
     full = prefill(
         problem.model, problem.hardware, pool.layout, pool.cost.token_budget, prompts=pool.layout.dp,
-        **problem.step_options,
+        **problem.timing(),
     )  # fmt: skip
     rank_rate = rate / pool.ranks
     busy = pool.utilization / float(full.seconds)

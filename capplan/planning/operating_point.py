@@ -31,7 +31,7 @@ BARRIER_ROUTING = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepTable:
     """Time a sequence needs for one token, by the batch of its rank, all at the mean context."""
 
@@ -75,7 +75,7 @@ def _step_table(problem: Problem, layout: Layout) -> StepTable:
 def _options(problem: Problem) -> dict[str, Any]:
     serving = problem.scenario.serving
     chain = problem.chain() if problem.scenario.override else None
-    return {"mtp": serving.mtp, "acceptance": serving.acceptance, "chain": chain, **problem.step_options}
+    return {"mtp": serving.mtp, "acceptance": serving.acceptance, **problem.timing()}
 
 
 def tokens_per_step(problem: Problem) -> float:

@@ -58,7 +58,7 @@ class Binding(Check):
     gpus: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ClientView:
     """Latencies of one deployment, as laws where they are sums.
 
@@ -110,6 +110,8 @@ class ClientView:
     def answer(self) -> Law:
         """Time to the first token after the reasoning; TTFT where the workload does not reason."""
         share = self.problem.workload.reasoning_share or 0.0
+        if share == 0:
+            return self.ttft
         reasoning = Law(self.decode_seconds.values * share, self.decode_seconds.weights)
         return self.ttft.plus(reasoning)
 
@@ -158,7 +160,7 @@ def latency_checks(view: ClientView, targets: Mapping[str, float], names: tuple[
 Mode = Literal["aggregated", "disaggregated"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pools:
     """A complete deployment: a decode and a prefill pool, or one pool for both."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ NIC_EFFICIENCY = 0.85
 """Share of the line rate a KV transfer reaches (DeepSeek-V3 disclosure: 40 of 50 GB/s and more on 400 Gb/s)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PromptCost:
     """What prompts cost one rank of a layout, every rank of the instance being busy.
 
@@ -49,7 +48,7 @@ class PromptCost:
         return float(np.interp(p, np.cumsum(self.weights) - self.weights / 2, self.alone_seconds))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PrefillPool:
     """One prefill pool under load. ``ttft`` is queue, prefill and KV transfer; decode adds its own part."""
 
@@ -104,20 +103,41 @@ def _prompt_cost(problem: Problem, layout: Layout) -> PromptCost:
     prompts, weights = prompt_grid(problem)
     hit = problem.scenario.serving.prefix_hit
     new, budget = np.maximum(prompts * (1 - hit), LEAST_PROMPT_TOKENS), token_budget(problem)
-    options: dict[str, Any] = {"prompts": layout.dp, **problem.step_options}
-    # One more point, a full pass, tells what a token costs where short prompts share it.
-    tokens, cached = np.append(new, budget), np.append(prompts * hit, 0.0)
-    seconds = np.asarray(prefill(problem.model, problem.hardware, layout, tokens, cached, **options).seconds)
-    alone, full = seconds[:-1], float(seconds[-1])
+    alone, full = _pass_seconds(problem, layout, new, prompts * hit, budget)
     share = np.where(new < budget, np.minimum(alone, full * new / budget), alone)
     return PromptCost(prompts, weights, alone, share, _transfer_seconds(problem, layout, prompts), budget)
+
+
+def _pass_seconds(problem: Problem, layout: Layout, new: Array, cached: Array, budget: float) -> tuple[Array, float]:
+    """Seconds to read each prompt alone, in chunks of the token budget, and seconds of one full chunk.
+
+    Every chunk attends to all before it: a full chunk costs t0 + s c with c tokens cached before it, so m of them
+    cost m t0 + s (m c + budget m (m - 1)/2). The last chunk is what is left.
+    """
+    chunks = np.maximum(np.ceil(new / budget - 1e-9) - 1, 0.0)
+    far = max(budget, float((cached + chunks * budget).max()))
+    tokens = np.concatenate([new - chunks * budget, [budget, budget]])
+    before = np.concatenate([cached + chunks * budget, [0.0, far]])
+    options = {"prompts": layout.dp, **problem.timing()}
+    passed = prefill(problem.model, problem.hardware, layout, tokens, before, **options).seconds
+    seconds = np.broadcast_to(np.asarray(passed, float), tokens.shape)
+    full, slope = float(seconds[-2]), max(0.0, float(seconds[-1] - seconds[-2]) / far)
+    earlier = chunks * full + slope * (chunks * cached + budget * chunks * (chunks - 1) / 2)
+    return np.asarray(seconds[:-2] + earlier, float), full
 
 
 def _transfer_seconds(problem: Problem, layout: Layout, prompts: Array) -> Array:
     from capplan.cards.kv import kv_bytes_per_rank
 
     sent = kv_bytes_per_rank(problem.model, prompts, problem.scenario.serving.kv_dtype, layout.tp, layout.pp)
-    return np.asarray(kv_transfer_seconds(sent, problem.hardware.nic.bandwidth, NIC_EFFICIENCY), float)
+    seconds = problem.chain().derive(
+        "kv_transfer_seconds",
+        kv_transfer_seconds,
+        kv_bytes=sent,
+        link_bytes_per_second=problem.hardware.nic.bandwidth,
+        efficiency=NIC_EFFICIENCY,
+    )
+    return np.asarray(np.broadcast_to(seconds, prompts.shape), float)
 
 
 def evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> PrefillPool | None:

@@ -11,6 +11,7 @@ from capplan.cards.hardware_card import load_hardware
 from capplan.cards.model_card import load_model
 from capplan.cards.workload import Workload
 from capplan.cards.workload_card import length_law, load_workload
+from capplan.errors import InputError
 from capplan.planning.scenario import LATENCY_KEYS, Scenario
 from capplan.quantities.chain import Chain
 
@@ -26,7 +27,7 @@ _OF_PROMPTS = ("prompt quantiles", "prompt cost", "longest prompt", "prefill poo
 """What is kept under these names depends on no request, or on their prompts alone."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Problem:
     """One planning question in base units.
 
@@ -43,6 +44,8 @@ class Problem:
     targets: Mapping[str, float]
     store: dict[tuple[str, Hashable], Any] = field(default_factory=dict, compare=False, repr=False)
     """What was computed before, by its name and what it depends on beside the question: layout, instances, rate."""
+    used: set[str] = field(default_factory=set, compare=False, repr=False)
+    """Overrides that took part in some evaluation."""
 
     @property
     def sizing_rate(self) -> float:
@@ -55,11 +58,12 @@ class Problem:
         negotiated = self.scenario.hardware.price_per_gpu_hour
         return self.hardware.price_per_gpu_hour if negotiated is None else negotiated
 
-    @property
-    def step_options(self) -> dict[str, Any]:
-        """Options every step and prefill time is computed with."""
+    def timing(self, chain: Chain | None = None) -> dict[str, Any]:
+        """Options every step and prefill time is computed with; the scenario's overrides always among them."""
         serving = self.scenario.serving
+        overridden = self.chain() if self.scenario.override else None
         return {
+            "chain": chain or overridden,
             "weight_dtype": serving.weight_dtype,
             "kv_dtype": serving.kv_dtype,
             "engine": self.engine,
@@ -68,8 +72,14 @@ class Problem:
         }
 
     def chain(self, *, record: bool = False) -> Chain:
-        """A fresh chain with the scenario's overrides."""
-        return Chain(self.scenario.override, record=record)
+        """A fresh chain with the scenario's overrides and engine settings; ``used`` remembers which took part."""
+        serving = self.scenario.serving
+        given = {"max_num_batched_tokens": serving.max_num_batched_tokens, "max_num_seqs": serving.max_num_seqs}
+        settings = {name: value for name, value in given.items() if value is not None}
+        chain = Chain({**settings, **self.scenario.override}, record=record)
+        if not record:
+            chain.used_overrides = self.used
+        return chain
 
     def kept(self, what: str, place: Hashable, compute: Callable[[], T]) -> T:
         """The value computed for that layout (or layout, instances and rate), once."""
@@ -99,12 +109,17 @@ def resolve(scenario: Scenario) -> Problem:
     """
     slo = scenario.slo
     targets = {key: value for key in LATENCY_KEYS if (value := getattr(slo, key)) is not None}
+    model, workload = load_model(scenario.model), _workload(scenario)
+    if workload.mean_decode_steps <= 0:
+        raise InputError("every output is one token, so nothing decodes; see capplan prefill", key="workload.output")
+    if scenario.serving.mtp and not model.mtp_layers:
+        raise InputError(f"{model.name} has no layers that predict further tokens", key="serving.mtp")
     return Problem(
         scenario=scenario,
-        model=load_model(scenario.model),
+        model=model,
         hardware=load_hardware(scenario.hardware.gpu),
         engine=load_engine(scenario.serving.engine),
-        workload=_workload(scenario),
+        workload=workload,
         rate=scenario.workload.rate or 0.0,
         targets=targets,
     )

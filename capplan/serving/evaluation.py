@@ -24,7 +24,7 @@ SLICE = 8192
 _UNHIDDEN = ("lm_head_seconds", "sampling_seconds")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
     """What a decode step is asked for, checked.
 

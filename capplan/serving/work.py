@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from capplan.formulas._ops import Value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Work:
     """What one micro-batch brings to one pass.
 
