@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = str(ROOT / "examples" / "reasoning-r1-h800.toml")
-CLI = "import sys; from capplan.cli.main import main; sys.exit(main(sys.argv[1:]))"
+CLI = "from capplan.cli.main import run; run()"
 
 
 def process_seconds(code: str, *arguments: str, runs: int) -> float:

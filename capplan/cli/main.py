@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
+import os
 import sys
 
 import typer
@@ -30,7 +32,6 @@ def build(arguments: list[str]) -> typer.Typer:
     app = typer.Typer(
         name="capplan",
         help="Capacity planning for LLM inference: closed forms with P99s.",
-        no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -48,11 +49,21 @@ def _root() -> None:
 
 def run(arguments: list[str] | None = None) -> None:
     """Entry point of the console script: errors become one line on stderr and the right exit code."""
+    _travel_light()
     sys.exit(main(sys.argv[1:] if arguments is None else arguments))
+
+
+def _travel_light() -> None:
+    """A command is over in half a second: what pays only in a longer life is left out, unless the user asked for it."""
+    gc.set_threshold(100_000)  # objects until the garbage collector looks for cycles
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for plug-ins reads every package's metadata
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the matrices are too small for threads
 
 
 def main(arguments: list[str]) -> int:
     """Run one command line and return its exit code: 0 fine, 2 bad input, 3 infeasible or does not fit."""
+    if not arguments:
+        arguments = ["--help"]
     if arguments == ["--version"]:
         typer.echo(f"capplan {__version__}")
         return 0
