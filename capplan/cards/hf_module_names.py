@@ -47,16 +47,20 @@ class ModulePatterns:
         wild = [name for name in names if "*" in name]
         self.used: set[str] = set()
         self.exact = _without_expert_numbers([name for name in names if "*" not in name])
-        self.wild = [(name, name[: name.index("*")], _glob(name)) for name in wild]
+        self.firsts = {name.partition(".")[0] for name in self.exact}
+        self.wild = _by_layer(wild)
         self.expressions = [(text, _expression(text)) for text in dict.fromkeys(expressions)]
+        self.names = [*self.exact, *wild, *(text for text, _ in self.expressions)]
         if len(wild) + len(self.expressions) > MAX_WILDCARDS:
             raise InputError(f"more than {MAX_WILDCARDS:,} names with wildcards")
 
     def match(self, module: str) -> bool:
         """Whether a module such as ``layers.3.self_attn.o_proj`` is among them."""
         parts = module.split(".")
-        hits = self.exact.intersection(_spans(parts))
-        hits.update(name for name, head, wild in self.wild if module.startswith(head) and _covers(wild, parts))
+        hits = self.exact.intersection(_spans(parts, self.firsts))
+        for layer in ("", ".".join(parts[:2])):
+            found = self.wild.get(layer, ())
+            hits.update(name for name, head, wild in found if module.startswith(head) and _covers(wild, parts))
         for text, expression in self.expressions:
             if any(expression.match(prefix + module) for prefix in _EXPRESSION_PREFIXES):
                 hits.add(text)
@@ -65,15 +69,25 @@ class ModulePatterns:
 
     def unused(self) -> list[str]:
         """Names that met no module of the text model and name none that is never converted."""
-        names = [*self.exact, *(name for name, _, _ in self.wild), *(text for text, _ in self.expressions)]
-        return sorted(name for name in names if name not in self.used and not _NEVER_CONVERTED.search(name))
+        return sorted(name for name in self.names if name not in self.used and not _NEVER_CONVERTED.search(name))
 
 
-def _spans(parts: list[str]) -> Iterator[str]:
-    """Every run of neighbouring parts of a dotted name."""
+def _spans(parts: list[str], firsts: set[str]) -> Iterator[str]:
+    """Every run of neighbouring parts of a dotted name that begins with one of ``firsts``."""
     for first in range(len(parts)):
-        for last in range(first + 1, len(parts) + 1):
-            yield ".".join(parts[first:last])
+        if parts[first] in firsts:
+            for last in range(first + 1, len(parts) + 1):
+                yield ".".join(parts[first:last])
+
+
+def _by_layer(names: list[str]) -> dict[str, list[tuple[str, str, re.Pattern[str]]]]:
+    """Wildcards by the two parts all their modules begin with (``layers.3``), or under nothing."""
+    found: dict[str, list[tuple[str, str, re.Pattern[str]]]] = {}
+    for name in names:
+        head = name[: name.index("*")]
+        layer = ".".join(head.split(".")[:2]) if head.count(".") > 1 else ""
+        found.setdefault(layer, []).append((name, head, _glob(name)))
+    return found
 
 
 def _covers(wild: re.Pattern[str], parts: list[str]) -> bool:

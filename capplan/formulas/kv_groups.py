@@ -1,7 +1,7 @@
-"""Pages of a KV cache that several kinds of layers share: full attention, sliding windows, chunks, recurrent state.
+"""Pages of a KV cache that several kinds of layers share: full attention, sliding windows, recurrent state.
 
 An engine that serves all of them from one pool gives every layer pages of the same size and a block table to a group
-of layers. Symbols: S context, b tokens of a page, W window, T tokens of a step.
+of layers. Symbols: S context, b tokens of a page, W window.
 """
 
 from __future__ import annotations
@@ -94,33 +94,3 @@ def windowed_held_blocks(context_tokens: Value, block_tokens: Value, window_toke
     """
     whole = _ops.ceil(context_tokens / block_tokens)
     return _ops.minimum(whole, _ops.ceil((window_tokens - 1) / block_tokens) + 1)
-
-
-def chunked_worst_case_blocks(
-    max_context_tokens: Value, block_tokens: Value, chunk_tokens: Value, max_batched_tokens: Value
-) -> Value:
-    r"""Pages an engine reserves for one layer of chunked local attention.
-
-    .. math:: n = \lceil \min(S,\ C + T)/b \rceil
-
-    Parameters
-    ----------
-    max_context_tokens : longest sequence S [tokens]
-    block_tokens : tokens of a page b [tokens]
-    chunk_tokens : attention chunk C [tokens]
-    max_batched_tokens : tokens of a step T [tokens]
-
-    Returns
-    -------
-    blocks : of one layer [-]
-
-    Examples
-    --------
-    >>> chunked_worst_case_blocks(131072, 16, 8192, 8192)  # Llama-4
-    1024.0
-
-    References
-    ----------
-    vLLM, ``ChunkedLocalAttentionSpec.max_memory_usage_bytes``.
-    """
-    return _ops.ceil(_ops.minimum(max_context_tokens, chunk_tokens + max_batched_tokens) / block_tokens)

@@ -101,7 +101,6 @@ def test_arrays_and_symbols():
     assert list(pages.held_bytes(contexts)) == [pages.held_bytes(int(c)) for c in contexts]
     context = sympy.Symbol("S", positive=True)
     assert kv_groups.windowed_held_blocks(context, 16, 128).subs(context, 8192) == pytest.approx(9)
-    assert kv_groups.chunked_worst_case_blocks(context, 16, 8192, 8192).subs(context, 2**20) == pytest.approx(1024)
 
 
 @pytest.mark.parametrize("counts", [(1, 5), (10, 52), (18, 18), (12, 13), (3, 9, 12)])
