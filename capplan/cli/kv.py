@@ -8,6 +8,7 @@ import typer
 
 from capplan.cli import options as o
 from capplan.cli.output import ExplainFlag, Format, FormatOption, JsonFlag, emit
+from capplan.errors import InputError
 
 if TYPE_CHECKING:
     from capplan.quantities.chain import Chain
@@ -32,6 +33,8 @@ def kv(
 ) -> None:
     """KV-cache bytes of one sequence, whole model, unsharded."""
     length = o.tokens(context, "--context", positive=False)
+    if gpu is None and (tp, dp, engine) != (1, 1, "vllm"):
+        raise InputError("--tp, --dp and --engine have a meaning only with --gpu", key="--gpu")
     policy = {"unified_pages": unified_pages, "expand_mla": expand_mla}
     records = [_record(name, length, kv_dtype, policy) for name in models]
     chains = {name: _chain(name, length, kv_dtype) for name in models} if explain else None

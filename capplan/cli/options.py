@@ -31,6 +31,9 @@ AcceptanceOption = Annotated[float | None, typer.Option("--acceptance", help="Sh
 SkewOption = Annotated[float, typer.Option("--skew", help="Busiest expert rank over the mean.")]
 
 
+MOST_TOKENS = 10**9
+
+
 def tokens(text: str, key: str, *, positive: bool = True) -> float:
     """A whole token count from a flag.
 
@@ -39,6 +42,8 @@ def tokens(text: str, key: str, *, positive: bool = True) -> float:
     InputError : not a token count, or a fraction of a token
     """
     value = parse_tokens(text, key=key, positive=positive)
+    if value > MOST_TOKENS:
+        raise InputError(f"more than {MOST_TOKENS:,} tokens", key=key)
     if value != int(value):
         raise InputError(f"{text!r} must be a whole number of tokens", key=key)
     return int(value)
@@ -59,6 +64,8 @@ def chain_of(settings: list[str] | None, *, record: bool) -> Chain:
 
     pairs = [parse_setting(setting) for setting in settings or []]
     overrides = {name.removeprefix("override."): value for name, value in pairs}
+    if len(overrides) < len(pairs):
+        raise InputError("a quantity is given twice", key="--set")
     return Chain({name: override_value(name, value) for name, value in overrides.items()}, record=record)
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from capplan.errors import InputError
+
 if TYPE_CHECKING:
     from capplan.quantities.chain import Chain
 
@@ -46,6 +48,8 @@ def emit(
     rows, header : what a person reads, already formatted
     chains : title to chain, printed before the answer, or under the key ``chain`` of JSON; CSV has no room for them
     """
+    if json_flag and shape not in (Format.table, Format.json):
+        raise InputError(f"--json and --format {shape.value} exclude each other", key="--json")
     if chains and (json_flag or shape is Format.json):
         from capplan.tracing.explain import chain_records
 

@@ -25,10 +25,14 @@ def plan(
     --rate 20/s --tpot-p99 50ms --ttft-p99 6s. Exit code 3 where no plan meets the targets.
     """
     from capplan.planning.plan import plan as make_plan
-    from capplan.planning.scenario import parse_setting
+    from capplan.planning.scenario import full_key, parse_setting
 
     file, overrides = _arguments(context.args)
-    overrides |= dict(parse_setting(setting) for setting in settings or [])
+    for setting in settings or []:
+        key, value = parse_setting(setting)
+        if full_key(key) in overrides:
+            raise InputError("is given twice", key=key)
+        overrides[full_key(key)] = value
     answer = make_plan({} if file is None else file, **overrides)
     chains = {f"{role} pool": chain for role, chain in answer.chains().items()} if explain else None
     if json_ or shape in (Format.json, Format.csv):
@@ -52,6 +56,8 @@ def _arguments(arguments: list[str]) -> tuple[str | None, dict[str, Any]]:
     remaining = list(arguments)
     while remaining:
         word = remaining.pop(0)
+        if word.startswith("-") and not word.startswith("--"):
+            raise InputError("unknown flag; every scenario key is a flag such as --tpot-p99", key=word[:80])
         if not word.startswith("--"):
             if file is not None:
                 raise InputError(f"one scenario file is enough; {word[:80]!r} is a second one")
@@ -60,7 +66,10 @@ def _arguments(arguments: list[str]) -> tuple[str | None, dict[str, Any]]:
         name, equals, value = word[2:].partition("=")
         if not equals and not remaining:
             raise InputError("needs a value", key=word[:80])
-        flags[full_key(name.replace("-", "_"))] = parse_value(value if equals else remaining.pop(0))
+        key = full_key(name.replace("-", "_"))
+        if key in flags:
+            raise InputError("is given twice", key=word[:80])
+        flags[key] = parse_value(value if equals else remaining.pop(0))
     return file, flags
 
 

@@ -34,7 +34,7 @@ def _decode_chain(problem: Problem, pool: DecodePool) -> Chain:
     batch = max(1, round(pool.stationary.mean)) * pool.layout.dp
     decode_step(
         problem.model, problem.hardware, pool.layout, batch, problem.workload.mean_context, mtp=serving.mtp,
-        acceptance=serving.acceptance, chain=chain, **problem.step_options,
+        acceptance=serving.acceptance, **problem.timing(chain),
     )  # fmt: skip
     decode_pool.evaluate(problem, pool.layout, pool.instances, pool.rank_rate * pool.ranks, chain)
     return chain
@@ -43,6 +43,6 @@ def _decode_chain(problem: Problem, pool: DecodePool) -> Chain:
 def _prefill_chain(problem: Problem, pool: PrefillPool) -> Chain:
     chain = problem.chain(record=True)
     decode_pool.pool_memory(problem, pool.layout, chain)
-    options = {"prompts": pool.layout.dp, "chain": chain, **problem.step_options}
+    options = {"prompts": pool.layout.dp, **problem.timing(chain)}
     prefill(problem.model, problem.hardware, pool.layout, prefill_pool.token_budget(problem), **options)
     return chain

@@ -53,7 +53,7 @@ def _relaxed_targets(problem: Problem, search: Search) -> dict[str, float]:
     for _ in range(ROUNDS):
         outcome = search(problem)
         if outcome.feasible:
-            return changed
+            return {name: 1 - value if name == "attainment" else value for name, value in changed.items()}
         missed = {check.name: check.value * SLACK for check in outcome.missed if _can_relax(check.name, check.value)}
         if len(missed) < len(outcome.missed):  # decode takes every GPU: only a still looser target leaves some over
             missed = {name: value * LOOSER for name, value in changed.items()}
@@ -65,7 +65,7 @@ def _relaxed_targets(problem: Problem, search: Search) -> dict[str, float]:
 
 
 def _can_relax(name: str, value: float) -> bool:
-    return (name in LATENCY_KEYS and value < float("inf")) or (name == "kv_overflow" and value < 0.5)
+    return (name in LATENCY_KEYS and value < float("inf")) or (name in ("kv_overflow", "attainment") and value < 0.5)
 
 
 def _with_targets(problem: Problem, missed: dict[str, float]) -> Problem:
@@ -73,6 +73,8 @@ def _with_targets(problem: Problem, missed: dict[str, float]) -> Problem:
     slo = problem.scenario.slo
     if "kv_overflow" in missed:
         slo = slo.model_copy(update={"kv_overflow": missed["kv_overflow"]})
+    if "attainment" in missed:  # checked as the share that misses a target
+        slo = slo.model_copy(update={"attainment": 1 - missed["attainment"]})
     return replace(problem, targets=targets, scenario=problem.scenario.model_copy(update={"slo": slo}), store={})
 
 

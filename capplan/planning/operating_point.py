@@ -69,12 +69,12 @@ def _step_table(problem: Problem, layout: Layout) -> StepTable:
     step = decode_step(
         problem.model, problem.hardware, layout, batches * layout.dp, problem.workload.mean_context, **_options(problem)
     )
-    return StepTable(batches, np.asarray(step.seconds) / tokens_per_step(problem))
+    seconds = np.broadcast_to(np.asarray(step.seconds, float), batches.shape)
+    return StepTable(batches, seconds / tokens_per_step(problem))
 
 
 def _options(problem: Problem) -> dict[str, Any]:
     serving = problem.scenario.serving
-    chain = problem.chain() if problem.scenario.override else None
     return {"mtp": serving.mtp, "acceptance": serving.acceptance, **problem.timing()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,20 +192,22 @@ def _plan(problem: Problem) -> Plan:
     if outcome.pools is not None:
         at_rate = reload(problem, outcome.pools, problem.rate) or outcome.pools
     answer = Plan(problem, outcome, at_rate)
-    if problem.scenario.override and at_rate is not None:
-        _refuse_unused(problem, answer)
+    _refuse_unused(answer)
     return answer
 
 
-def _refuse_unused(problem: Problem, answer: Plan) -> None:
-    """An override that took no part in any pool is an error, never ignored."""
-    used = {name for chain in answer.chains().values() for name in chain.used_overrides}
-    for name in sorted(problem.scenario.override.keys() - used):
-        raise InputError("has no part in this plan", key=f"override.{name}")
+def _refuse_unused(answer: Plan) -> None:
+    """An override that took no part in any evaluation is an error, never ignored."""
+    problem = answer.problem
+    if problem.scenario.override and answer.pools:  # summarising the pools evaluates what the search does not
+        for name in sorted(problem.scenario.override.keys() - problem.used):
+            raise InputError("has no part in this plan", key=f"override.{name}")
 
 
 def _best_outcome(problem: Problem) -> Outcome:
-    mode = problem.scenario.serving.mode
+    serving = problem.scenario.serving
+    split = serving.mode == "auto" and (serving.prefill_layout or serving.decode_layout)
+    mode = "disaggregated" if split else serving.mode  # a layout of one pool asks for two
     if mode == "aggregated":
         return aggregated(problem)
     apart = disaggregated(problem)
@@ -223,19 +225,50 @@ def _rank(outcome: Outcome) -> tuple[int, float]:
     return 1, max((check.ratio for check in outcome.missed), default=math.inf)
 
 
-CLOSED_LOOP_TURNS = 6
+CLOSED_LOOP_TURNS = 12
+CLOSE_ENOUGH = 0.01
 
 
 def _closed_loop(problem: Problem, in_flight: int) -> Plan:
-    """Requests in flight become the rate they cause: rate = in flight / E2E, until the two agree."""
-    steps = max(problem.workload.mean_decode_steps, 1.0)
-    limit = min((t for key, t in problem.targets.items() if key.startswith("tpot")), default=0.05)
-    answer = _plan(problem.at_rate(in_flight / (steps * limit)))
+    """Pools for ``in flight / (1 - headroom)`` requests, looked at with as many as there are."""
+    wanted = in_flight / (1 - problem.scenario.serving.headroom)
+    answer = _sized_closed_loop(problem, wanted)
+    pools = answer.outcome.pools
+    if not answer.feasible or pools is None:
+        return answer
+    low, high = 0.0, answer.problem.rate
     for _ in range(CLOSED_LOOP_TURNS):
-        if answer.view is None:
+        middle = (low + high) / 2
+        loaded = reload(answer.problem, pools, middle)
+        below = loaded is not None and middle * view_of(answer.problem, loaded).e2e.mean <= in_flight
+        low, high = (middle, high) if below else (low, middle)
+    return Plan(replace(answer.problem, rate=low), answer.outcome, reload(answer.problem, pools, low))
+
+
+def _sized_closed_loop(problem: Problem, in_flight: float) -> Plan:
+    """The rate that keeps so many requests in flight, rate * E2E = in flight, by bracketing; and its plan.
+
+    A rate that cannot be served counts as too high: fewer requests a second is what a closed loop then settles at.
+    """
+    limit = min((t for key, t in problem.targets.items() if key.startswith("tpot")), default=0.05)
+    rate = in_flight / (problem.workload.mean_decode_steps * limit)
+    low: tuple[float, Plan] | None = None
+    high: tuple[float, Plan] | None = None
+    for _ in range(CLOSED_LOOP_TURNS):
+        answer = _plan(replace(problem, rate=rate, sized_rate=rate))
+        held = rate * answer.view.e2e.mean if answer.feasible and answer.view is not None else math.inf
+        if abs(held / in_flight - 1) < CLOSE_ENOUGH:
             return answer
-        rate = in_flight / answer.view.e2e.mean
-        if abs(rate / answer.problem.rate - 1) < 0.01:
-            break
-        answer = _plan(problem.at_rate(math.sqrt(rate * answer.problem.rate)))
-    return answer
+        low, high = (low, (rate, answer)) if held > in_flight else ((rate, answer), high)
+        rate = _next_rate(low, high, in_flight / held)
+    return (low or high or (rate, answer))[1]
+
+
+def _next_rate(low: tuple[float, Plan] | None, high: tuple[float, Plan] | None, wanted: float) -> float:
+    """Between the bracket, or towards the missing end of it."""
+    if low is not None and high is not None:
+        return math.sqrt(low[0] * high[0])
+    if low is not None:
+        return low[0] * min(4.0, max(1.1, wanted))
+    assert high is not None
+    return high[0] * max(0.25, min(0.9, wanted))

@@ -42,6 +42,7 @@ class Problem:
     workload: Workload
     rate: float
     targets: Mapping[str, float]
+    sized_rate: float | None = None
     store: dict[tuple[str, Hashable], Any] = field(default_factory=dict, compare=False, repr=False)
     """What was computed before, by its name and what it depends on beside the question: layout, instances, rate."""
     used: set[str] = field(default_factory=set, compare=False, repr=False)
@@ -49,7 +50,9 @@ class Problem:
 
     @property
     def sizing_rate(self) -> float:
-        """Rate the pools are sized for: ``rate / (1 - headroom)`` [1/s]."""
+        """Rate the pools are sized for: ``rate / (1 - headroom)``, or what a closed loop was found to cause [1/s]."""
+        if self.sized_rate is not None:
+            return self.sized_rate
         return self.rate / (1.0 - self.scenario.serving.headroom)
 
     @property
@@ -91,7 +94,8 @@ class Problem:
 
     def at_rate(self, rate: float) -> Problem:
         """The same question at another offered rate [1/s]."""
-        return replace(self, rate=rate)
+        sized = None if self.sized_rate is None else self.sized_rate * rate / self.rate
+        return replace(self, rate=rate, sized_rate=sized)
 
     def with_workload(self, workload: Workload) -> Problem:
         """The same question for other requests; what does not depend on them is kept."""

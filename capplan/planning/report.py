@@ -159,8 +159,12 @@ def _missed(check: Check) -> str:
         return f"no layout fits: {format_bytes(check.value)} a GPU missing at best"
     if check.name == "gpus_left_for_prefill":
         return f"decode leaves {check.value:g} GPUs, too few to keep up with the prompts"
-    if check.name == "request_rate":
-        return f"the GPUs keep up with {check.value:.3g} requests/s at most; sized for {check.target:.4g}"
+    if check.name == "load":
+        return "the GPUs cannot keep up with the requests, whatever the latency"
+    if check.name == "gpus_of_one_instance":
+        return f"one instance of the layout needs {check.value:g} GPUs"
+    if check.name == "attainment":
+        return f"attainment {1 - check.value:.2%}, target {1 - check.target:.2%}"
     return f"{title(check.name)} {show(check.name, check.value)}, target {show(check.name, check.target)}"
 
 

@@ -58,14 +58,14 @@ class HardwareSection(_Section):
 
     gpu: str = Field(min_length=1)
     max_gpus: int = Field(default=1024, ge=1, le=1_000_000, strict=True)
-    price_per_gpu_hour: Money | None = None
+    price_per_gpu_hour: Money | None = Field(default=None, le=1e6)
 
 
 class WorkloadSection(_Section):
     """What arrives: a card, a trace, or two length laws; and how often."""
 
-    card: str | None = None
-    trace: str | None = None
+    card: str | None = Field(default=None, min_length=1)
+    trace: str | None = Field(default=None, min_length=1)
     input: Any = None
     output: Any = None
     rate: Rate | None = None
@@ -74,6 +74,8 @@ class WorkloadSection(_Section):
 
     @model_validator(mode="after")
     def _one_source_of_lengths_and_load(self) -> WorkloadSection:
+        if self.rate is not None and not 1e-6 <= self.rate <= 1e9:
+            raise ValueError(f"rate = {self.rate:g}/s must lie between 1e-6/s and 1e9/s")
         laws = self.input is not None or self.output is not None
         if (self.card is not None) + (self.trace is not None) + laws != 1:
             raise ValueError("give exactly one of card, trace, or input together with output")
@@ -134,6 +136,9 @@ class LayoutSection(_Section):
     redundant_experts: int = Field(default=0, ge=0, le=4096, strict=True)
 
 
+LEAST_BATCHED_TOKENS = 64
+
+
 class ServingSection(_Section):
     """How it is served. Layouts and caps are searched unless given."""
 
@@ -156,6 +161,10 @@ class ServingSection(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> ServingSection:
+        if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < LEAST_BATCHED_TOKENS:
+            raise ValueError(f"max_num_batched_tokens must be {LEAST_BATCHED_TOKENS} or more")
+        if self.mode == "aggregated" and self.prefill_layout:
+            raise ValueError("prefill_layout has no part in mode aggregated")
         if not self.headroom < 0.95:
             raise ValueError(f"headroom = {self.headroom} must be below 0.95")
         if not self.prefix_hit < 1:

@@ -163,6 +163,9 @@ def decode_checks(problem: Problem, pool: DecodePool) -> Iterator[Check]:
     """Targets a decode pool must meet by itself; what TTFT adds to E2E and answers is checked later."""
     view = ClientView(problem, Law.of([0.0], [1.0]), pool.stationary)
     yield from latency_checks(view, problem.targets, ("tpot", "itl", "step", "answer", "e2e"))
+    if pool.stationary.wait_probability > 0:  # a cap that binds may use half of the TTFT target for the wait for a slot
+        halved = {key: target / 2 for key, target in problem.targets.items()}
+        yield from latency_checks(view, halved, ("ttft",))
     yield from capacity_checks(problem, pool)
 
 
@@ -181,12 +184,18 @@ def aggregated_checks(problem: Problem, pool: AggregatedPool) -> Iterator[Check]
 
 def _pool_checks(problem: Problem, pool: DecodePool) -> Iterator[Check]:
     yield Check("kv_overflow", pool.kv.overflow_probability, problem.scenario.slo.kv_overflow, pool.kv.needed)
-    yield longest_request(problem, pool.budget)
+    yield longest_request(problem, pool.budget, decodes=True)
 
 
-def longest_request(problem: Problem, budget: MemoryBudget) -> Check:
-    """The P99.9 prompt must fit into the KV pool of a rank."""
+def longest_request(problem: Problem, budget: MemoryBudget, *, decodes: bool) -> Check:
+    """The P99.9 request must fit into the KV pool of a rank: prompt, and for a decode pool what is generated."""
     longest = problem.kept("longest prompt", Layout(), lambda: problem.workload.input.quantile(0.999)) + 1
+    if decodes:
+
+        def longest_output() -> float:
+            return float(problem.workload.output.quantile(0.999))
+
+        longest = max(longest, problem.workload.input.mean + problem.kept("longest output", Layout(), longest_output))
     return Check("longest_request_tokens", longest, max(1.0, capacity_tokens(problem, budget)))
 
 
@@ -212,5 +221,5 @@ def prefill_search(problem: Problem, max_gpus: int, rate: float, decode: DecodeP
 def prefill_checks(problem: Problem, pool: PrefillPool, decode: DecodePool) -> Iterator[Check]:
     """Targets a prefill pool must meet: TTFT with the decode part added."""
     yield from latency_checks(split_view(problem, pool, decode), problem.targets, ("ttft",))
-    yield longest_request(problem, pool.budget)
+    yield longest_request(problem, pool.budget, decodes=False)
     yield Check("prefill_load", pool.utilization, 1.0)

@@ -78,7 +78,7 @@ def decode_summary(
     if capacity > 0:
         pressure = kv_pressure(
             problem.workload, capacity, request_rate=pool.rank_rate, step_time=pool.coefficients,
-            max_num_seqs=pool.cap,
+            max_num_seqs=pool.cap, chain=problem.chain(),
         )  # fmt: skip
     return PoolSummary(
         role=role,

@@ -235,3 +235,82 @@ def test_numbers_are_finite(example):
             assert math.isfinite(value)
 
     walk(example.to_dict())
+
+
+def test_an_override_reaches_prefill_and_transfer_or_is_refused():
+    base = plan(SMALL, mode="disaggregated", ttft_p99="60s")
+    slow = plan(SMALL, mode="disaggregated", ttft_p99="60s", **{"override.kv_transfer_seconds": "5s"})
+    assert slow.view.percentile("ttft", 0.5) == pytest.approx(base.view.percentile("ttft", 0.5) + 5, abs=0.1)
+    slower = plan(SMALL, mode="disaggregated", ttft_p99="60s", **{"override.context_attention_flops": "1TFLOP/s"})
+    assert slower.view.percentile("ttft", 0.99) > 2 * base.view.percentile("ttft", 0.99)
+    for name in ("dispatch_bandwidth", "mem_fraction_static", "aggregated_max_rate"):
+        with pytest.raises(InputError, match=name):
+            plan(SMALL, mode="disaggregated", **{f"override.{name}": 0.5})
+
+
+def test_a_step_time_that_was_measured_replaces_ours():
+    answer = plan(SMALL, mode="disaggregated", tp=1, **{"override.step_seconds": "12ms"})
+    assert answer.view.percentile("tpot", 0.5) == pytest.approx(0.012, rel=0.02)
+
+
+def test_chunks_read_earlier_kv_again():
+    whole = plan(SMALL, mode="disaggregated", max_num_batched_tokens="32k")
+    chunked = plan(SMALL, mode="disaggregated", max_num_batched_tokens="512")
+    assert chunked.view.percentile("ttft", 0.99) > whole.view.percentile("ttft", 0.99)
+
+
+def test_a_prefill_pool_holds_its_longest_prompts():
+    long = {
+        "model": "llama-3.1-70b",
+        "hardware": {"gpu": "h100", "max_gpus": 128},
+        "workload": {"card": "long-prompt-mooncake-synthetic", "rate": "1/s"},
+        "slo": {"tpot_p99": "100ms", "ttft_p99": "60s"},
+    }
+    prefill = plan(long, mode="disaggregated").pools[0]
+    assert prefill.kv_capacity_tokens_per_rank > 100_000
+
+
+def test_a_binding_cap_is_paid_with_more_ranks():
+    chat = {
+        "model": "llama-3.1-70b",
+        "hardware": {"gpu": "h100", "max_gpus": 64},
+        "workload": {"card": "chat-azure-2023", "rate": "8/s"},
+        "slo": {"tpot_p99": "40ms", "ttft_p99": "1.5s"},
+    }
+    assert plan(chat, mode="disaggregated", max_num_seqs=40).feasible
+
+
+@pytest.mark.parametrize("changes", [{"tpot_p99": "2ms"}, {"max_gpus": 1, "rate": "60/s"}, {"ttft_p99": "30ms"}])
+def test_every_nearest_answer_is_feasible_when_asked(changes):
+    answer = plan(SMALL, **changes)
+    assert not answer.feasible
+    nearest = dict(answer.nearest)
+    alone = {key: nearest.pop(key) for key in ("max_gpus", "rate") if key in nearest}
+    units = {"max_gpus": int, "rate": lambda rate: f"{rate}/s"}
+    for key, value in alone.items():
+        assert plan(SMALL, **{**changes, key: units[key](value)}).feasible, key
+    if nearest:
+        targets = {
+            key: value if key in ("kv_overflow", "attainment") else f"{value}s" for key, value in nearest.items()
+        }
+        assert plan(SMALL, **{**changes, **targets}).feasible
+    assert alone or nearest
+
+
+def test_a_closed_loop_on_few_gpus_slows_down_instead_of_failing():
+    changed = {**SMALL, "workload": {**SMALL["workload"], "concurrency": 500}, "slo": {"tpot_p99": "5s"}}
+    del changed["workload"]["rate"]
+    answer = plan(changed, mode="aggregated", max_gpus=4)
+    assert answer.feasible
+    assert answer.problem.rate * answer.view.e2e.mean == pytest.approx(500, rel=0.05)
+
+
+def test_outputs_of_one_token_are_refused():
+    with pytest.raises(InputError, match="nothing decodes"):
+        plan(EXAMPLE, thinking_budget=1)
+
+
+def test_layout_of_one_pool_has_no_part_in_aggregated_mode():
+    with pytest.raises(InputError, match="prefill_layout"):
+        plan(SMALL, mode="aggregated", **{"serving.prefill_layout": {"tp": 2}})
+    assert plan(SMALL, mode="auto", **{"serving.prefill_layout": {"tp": 2}}).pools[0].layout["tp"] == 2
