@@ -182,6 +182,7 @@ def routing_table() -> dict[str, Errors]:
         rate, step = routing_step(cfg, workload)
         state = concurrency(workload, rate, step, routing=_ROUTES[cfg["pol"]], instances=cfg["G"])
         pairs = {
+            "batch std": (math.sqrt(state.moments.batch_variance), row["sdN"]),
             "step std": (state.step_std, row["sdT"]),
             "step P99": (state.step_quantile(0.99), row["T99"]),
             "TPOT P99": (state.tpot_quantile(0.99), row["tpot"][3]),

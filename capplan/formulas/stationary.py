@@ -315,6 +315,36 @@ def least_loaded_variance(factor: Value, instances: Value, within: Value) -> Val
     return factor / instances + (1 - 1 / instances) * within
 
 
+def least_kv_batch_variance(
+    pooled: Value, instances: Value, batch_mean: Value, spread: Value, mean_steps: Value, steps_square: Value
+) -> Value:
+    r"""Variance of the batch behind a balancer that looks at KV: the pooled part over G, plus what contexts leave.
+
+    .. math:: V_N/G + (1 - 1/G)\,0.8\,E_sN\,q\,E[D^2]/E[D]^2
+
+    Equal step times hold unequal batches where contexts differ; with c = 0 (q = 0) nothing is left.
+
+    Parameters
+    ----------
+    pooled : V_N of the undivided stream, excess dispersion included [1]
+    instances : G [1]
+    batch_mean : E_s N [1]
+    spread : q = (c nu / b)^2 [1]
+    mean_steps, steps_square : E[D], E[D^2] [token, token^2]
+
+    Returns
+    -------
+    variance : [1]
+
+    References
+    ----------
+    Renewal count of sizes with squared coefficient of variation q; the factor 0.8 E[D^2]/E[D]^2 was chosen on event
+    simulations, whose standard deviation of the batch it meets within 17 %.
+    """
+    left = 0.8 * batch_mean * spread * steps_square / mean_steps**2
+    return pooled / instances + (1 - 1 / instances) * left
+
+
 def thinned_dispersion(dispersion: Value, instances: Value) -> Value:
     r"""Index of dispersion of one instance's arrivals after a random split, :math:`1 + (I-1)/G` [1]."""
     return 1 + (dispersion - 1) / instances

@@ -221,9 +221,18 @@ def _balanced(found: StepMoments, workload: Workload, demand: Demand, spread: fl
             batch_variance=found.batch_variance * share,
             covariance=found.covariance * share,
         )
+    m = workload.decode_moments
+    batch = closed.least_kv_batch_variance(
+        found.batch_variance, demand.instances, found.batch_mean, spread, m.m01, m.m02
+    )
     if found.batch_mean < 50 and workload.input.cv > HEAVY_PROMPT_CV:
-        share = max(share, LEAST_KV_FLOOR)
-    return replace(found, step_variance=found.step_variance * share, covariance=found.covariance * share)
+        share = max(share, LEAST_KV_FLOOR * min(1.0, spread))
+    return replace(
+        found,
+        step_variance=found.step_variance * share,
+        batch_variance=batch,
+        covariance=found.covariance * share,
+    )
 
 
 def nonlinear_moments(workload: Workload, demand: Demand, step_time: Any, chain: Chain) -> StepMoments:

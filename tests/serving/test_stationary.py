@@ -202,6 +202,35 @@ def test_one_instance_is_the_same_behind_any_router() -> None:
     assert many == sorted(many, reverse=True)
 
 
+@pytest.mark.parametrize("routing", ["random", "round-robin", "least-loaded", "least-kv"])
+@pytest.mark.parametrize("dispersion", [1.0, 16.0])
+def test_batch_and_step_time_agree_where_only_the_batch_costs(routing: str, dispersion: float) -> None:
+    """With c = 0, T = a + e N whatever splits the stream, bursts included."""
+    a, e, _ = STEP
+    state = concurrency(EXPONENTIAL, RATE, STEP, dispersion=dispersion, routing=routing, instances=64)
+    assert state.step_std / e == pytest.approx(math.sqrt(state.moments.batch_variance), rel=1e-9)
+    assert state.step_mean_over_time == pytest.approx(a + e * state.mean, rel=1e-9)
+    for p in (0.5, 0.9, 0.99):
+        assert state.step_quantile(p) == pytest.approx(a + e * state.quantile(p), abs=1.1 * e)
+
+
+@pytest.mark.simulation
+def test_batch_behind_a_router_on_the_simulated_grid() -> None:
+    for name, ratios in routing_table().items():
+        assert off(ratios["batch std"], 0.5) < 0.10, name
+        assert off(ratios["batch std"], 0.95) < 0.16, name
+
+
+def test_least_kv_leaves_the_batch_uneven_where_contexts_differ() -> None:
+    workload = load_workload("reasoning-r1-production")
+    step = (0.012, 3e-5, 0.85 * 2e-4 / workload.mean_context)
+    rate = 0.5 / (workload.mean_decode_steps * 2e-4)
+    one = concurrency(workload, rate, step)
+    many = concurrency(workload, rate, step, routing="least-kv", instances=64)
+    assert 0.8 < many.std / one.std < math.sqrt(3.0)
+    assert many.step_std < 0.7 * one.step_std
+
+
 def test_chain_names_and_overrides_the_quantities() -> None:
     chain = Chain(record=True)
     plain = concurrency(EXPONENTIAL, RATE, STEP, cap=200, chain=chain)
