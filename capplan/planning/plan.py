@@ -180,7 +180,11 @@ def plan(scenario: str | Path | Mapping[str, Any] | Scenario = {}, **overrides: 
     ------
     InputError : a scenario that cannot be read or names something unknown
     """
-    problem = resolve(load_scenario(scenario, **overrides))
+    loaded = load_scenario(scenario, **overrides)
+    try:
+        problem = resolve(loaded)
+    except InputError as error:
+        raise error.located(file=str(scenario)) if isinstance(scenario, (str, Path)) else error from None
     if problem.scenario.workload.concurrency is not None:
         return _closed_loop(problem, problem.scenario.workload.concurrency)
     return _plan(problem)

@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from capplan.cards.store import MAX_CARD_BYTES, read_json
+from capplan.cards.store import read_json, read_text
 from capplan.cards.validation import one_line
 from capplan.errors import InputError, UnknownNameError
 from capplan.quantities import units
@@ -264,7 +264,15 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, **overrides
     try:
         return Scenario.model_validate(data)
     except ValidationError as error:
-        raise one_line(error, file, Scenario) from None
+        raise _placed(one_line(error, file, Scenario)) from None
+
+
+def _placed(error: InputError) -> InputError:
+    """An error that names its own, longer key keeps that one alone."""
+    if error.key and error.problem.startswith(f"{error.key}."):
+        key, _, problem = error.problem.partition(": ")
+        return type(error)(problem, key=key, file=error.file)
+    return error
 
 
 _NEEDED = {
@@ -304,20 +312,23 @@ def _readable(scenario: Scenario) -> dict[str, Any]:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    text = read_text(path)
     try:
-        if path.stat().st_size > MAX_CARD_BYTES:
-            raise InputError("too large for a scenario", file=str(path))
-        return _toml(path.read_text(encoding="utf-8"))
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", file=str(path)) from None
+        return _toml(text)
+    except InputError as error:
+        raise error.located(file=str(path)) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not valid TOML ({str(error).splitlines()[0][:120]})", file=str(path)) from None
 
 
+MOST_KEY_PARTS = 32
+
+
 def _toml(text: str) -> dict[str, Any]:
     """TOML text as a dictionary; ``tomli`` stands in on Python 3.10."""
+    for number, line in enumerate(text.splitlines(), 1):  # the parser takes quadratic time over a key of many parts
+        if line.partition("=")[0].count(".") > MOST_KEY_PARTS and line.lstrip()[:1] not in ("#", '"', "'"):
+            raise InputError(f"line {number}: a key of more than {MOST_KEY_PARTS} parts")
     parser = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     data: dict[str, Any] = parser.loads(text)
     return data

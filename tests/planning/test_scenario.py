@@ -139,3 +139,21 @@ def test_schema_accepts_the_example():
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"model": 3}, scenario_schema())
     assert Scenario.model_fields.keys() <= scenario_schema()["properties"].keys()
+
+
+def test_keys_of_many_parts_are_refused_before_they_are_parsed(tmp_path):
+    path = tmp_path / "deep.toml"
+    path.write_text("a." * 50_000 + "b = 1")
+    with pytest.raises(InputError, match=r"deep\.toml: line 1"):
+        load_scenario(path)
+
+
+def test_devices_and_pipes_are_no_scenarios():
+    with pytest.raises(InputError, match="no regular file"):
+        load_scenario("/dev/zero")
+
+
+def test_an_override_is_named_once():
+    with pytest.raises(InputError) as caught:
+        load_scenario({**MINIMAL, "override": {"kv_pool_gib": -1}})
+    assert str(caught.value).count("kv_pool_gib") == 1
