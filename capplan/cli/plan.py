@@ -42,8 +42,7 @@ def plan(
             from capplan.tracing.explain import render
 
             typer.echo("".join(f"== {title}\n{render(chain)}\n\n" for title, chain in chains.items()), nl=False)
-        text = answer.to_text()
-        typer.echo(f"```\n{text}\n```" if shape is Format.md else text)
+        typer.echo(answer.to_markdown() if shape is Format.md else answer.to_text())
     return 0 if answer.feasible else EXIT_INFEASIBLE
 
 

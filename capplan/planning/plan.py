@@ -154,6 +154,12 @@ class Plan:
 
         return plan_text(self)
 
+    def to_markdown(self) -> str:
+        """The whole answer for a person, its tables in Markdown."""
+        from capplan.planning.report import plan_markdown
+
+        return plan_markdown(self)
+
     def chains(self) -> dict[str, Chain]:
         """Role of a pool to its chain of named quantities, for ``explain``."""
         from capplan.planning.explained import plan_chains

@@ -83,10 +83,23 @@ def _margins_dict(margins: Any) -> dict[str, Any]:
     }
 
 
+Rows = list[list[str]]
+"""A table; its first row is the header."""
+
+
 def plan_text(plan: Plan) -> str:
     """The answer for a person: verdict, pools, latencies, links, margins, assumptions."""
-    parts = (_verdict, _pools, _latencies, _links, _outlook, _notes)
-    return "\n".join(line for part in parts for line in part(plan))
+    return "\n".join(line for item in _items(plan) for line in (_columns(item) if isinstance(item, list) else [item]))
+
+
+def plan_markdown(plan: Plan) -> str:
+    """The same with Markdown tables."""
+    return "\n".join(line for item in _items(plan) for line in (_markdown(item) if isinstance(item, list) else [item]))
+
+
+def _items(plan: Plan) -> Iterator[str | Rows]:
+    for part in (_verdict, _pools, _latencies, _links, _outlook, _notes):
+        yield from part(plan)
 
 
 def show(name: str, value: float) -> str:
@@ -106,7 +119,7 @@ def title(name: str) -> str:
     return f"{TITLES[kind]} {LABELS[label]}" if name in LATENCY_KEYS else name.replace("_", " ")
 
 
-def _verdict(plan: Plan) -> Iterator[str]:
+def _verdict(plan: Plan) -> Iterator[str | Rows]:
     problem = plan.problem
     yield (
         f"{problem.model.name} on {problem.hardware.name}: {problem.rate:.4g} requests/s of "
@@ -168,11 +181,11 @@ def _missed(check: Check) -> str:
     return f"{title(check.name)} {show(check.name, check.value)}, target {show(check.name, check.target)}"
 
 
-def _pools(plan: Plan) -> Iterator[str]:
+def _pools(plan: Plan) -> Iterator[str | Rows]:
     yield ""
     rows = [["pool", "instances", "layout", "GPUs", "cap/rank", "batch", "load", "KV mean", "KV P99", "overflow"]]
     rows += [_pool_row(pool) for pool in plan.pools]
-    yield from _columns(rows)
+    yield rows
     for pool in plan.pools:
         yield f"{pool.role} flags: {pool.engine_flags}"
         if pool.preemptions_per_request is not None:
@@ -201,7 +214,7 @@ def _pool_row(pool: PoolSummary) -> list[str]:
     ]
 
 
-def _latencies(plan: Plan) -> Iterator[str]:
+def _latencies(plan: Plan) -> Iterator[str | Rows]:
     view = plan.view
     if view is None:
         return
@@ -216,16 +229,16 @@ def _latencies(plan: Plan) -> Iterator[str]:
         ]
         cells = [format_seconds(values[f"{name}_{label}_seconds"]) for label in LABELS]
         rows.append([TITLES[name], *cells, ", ".join(targets)])
-    yield from _columns(rows)
+    yield rows
     yield f"SLO attainment {view.attainment:.3%}, goodput {view.attainment * plan.problem.rate:.4g} requests/s"
 
 
-def _links(plan: Plan) -> Iterator[str]:
+def _links(plan: Plan) -> Iterator[str | Rows]:
     rows = [["link", "pool", "in use", "of", "share", "by cause"]]
     rows += [_link_row(pool.role, link, load) for pool in plan.pools for link, load in pool.links.items()]
     if len(rows) > 1:
         yield ""
-        yield from _columns(rows)
+        yield rows
 
 
 def _link_row(role: str, link: str, load: dict[str, Any]) -> list[str]:
@@ -234,7 +247,7 @@ def _link_row(role: str, link: str, load: dict[str, Any]) -> list[str]:
     return [link, role, format_si(used, "B/s"), format_si(limit, "B/s"), f"{used / limit:.1%}", ", ".join(causes)]
 
 
-def _outlook(plan: Plan) -> Iterator[str]:
+def _outlook(plan: Plan) -> Iterator[str | Rows]:
     if plan.margins is not None:
         rate, output = plan.margins.rate, plan.margins.output
         yield ""
@@ -250,7 +263,7 @@ def _outlook(plan: Plan) -> Iterator[str]:
         yield f"by mean lengths alone: {means}; by FLOPs alone: prefill : decode = {naive.prefill_per_decode:.2f} : 1"
 
 
-def _notes(plan: Plan) -> Iterator[str]:
+def _notes(plan: Plan) -> Iterator[str | Rows]:
     if plan.warnings:
         yield ""
         yield from (f"warning: {line}" for line in plan.warnings)
@@ -259,7 +272,14 @@ def _notes(plan: Plan) -> Iterator[str]:
     yield from (f"  {line}" for line in plan.assumptions)
 
 
-def _columns(rows: list[list[str]]) -> Iterator[str]:
+def _columns(rows: Rows) -> Iterator[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _markdown(rows: Rows) -> Iterator[str]:
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    yield ""
+    yield from ("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    yield ""
