@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,8 +26,74 @@ KV_ELEMENT_BYTES: dict[str, float] = {
 }
 """Element types: everything a layer caches is stored in that type; scales a tensor or a head are not counted."""
 
-_MLA_LAYOUTS: dict[str, Callable[[int, int, int], Any]] = {"fp8_ds_mla": kv_cache.mla_fp8_layout_bytes_per_token}
-"""Engine layouts of the latent, by the name engines give them."""
+_LAYOUTS = ("fp8_ds_mla",)
+"""Engine layouts of the latent and of the index key beside it, by the name engines give them."""
+
+
+class KvStream(NamedTuple):
+    """One thing an attention layer caches: ``bytes_per_entry`` for every full block of ``tokens_per_entry`` tokens.
+
+    ``window`` is how many of the last tokens are kept, None for all.
+    """
+
+    bytes_per_entry: Any
+    tokens_per_entry: int
+    window: int | None
+
+    def held_bytes(self, context: Any, *, unified_pages: bool = False) -> Any:
+        """Bytes held of one sequence of ``context`` tokens [B]."""
+        tokens = kv_cache.held_tokens(context, None if unified_pages else self.window)
+        if self.tokens_per_entry > 1:
+            tokens = kv_cache.compressed_entries(tokens, self.tokens_per_entry)
+        return tokens * self.bytes_per_entry
+
+
+def kv_streams(
+    attention: Attention, kv_dtype: str, *, tensor_parallel: int = 1, expand_mla: bool = False
+) -> tuple[KvStream, ...]:
+    """What one attention layer caches: keys and values, and where it has them index keys and compressed entries.
+
+    Parameters
+    ----------
+    attention : of one layer
+    kv_dtype : an element type (``bf16``, ``fp8``, ...) or an engine layout (``fp8_ds_mla``)
+    tensor_parallel : ranks that split the KV heads; latents, index keys and compressed entries are replicated [GPUs]
+    expand_mla : the engine stores latent attention expanded to full heads
+
+    Returns
+    -------
+    streams : none for a layer that caches no token of the text
+
+    Raises
+    ------
+    UnknownNameError : no such type or layout
+    InputError : a layout of latent attention asked of a layer that has none
+    """
+    if kv_dtype in _LAYOUTS and (attention.kind != "mla" or expand_mla):
+        raise InputError(f"{kv_dtype!r} is a layout of latent attention; use an element type here", key="kv_dtype")
+    width = 1.0 if kv_dtype in _LAYOUTS else kv_element_bytes(kv_dtype)
+    if attention.kind == "cross" or not attention.stores_kv:
+        return ()
+    token = _token_bytes(attention, kv_dtype, width, tensor_parallel, expand_mla)
+    streams = [KvStream(token, 1, attention.window)]
+    if attention.compress_ratio:
+        streams.append(KvStream(attention.head_dim * width, attention.compress_ratio, None))
+    if (indexer := attention.indexer) is not None:
+        key = kv_cache.indexer_layout_bytes_per_token(indexer.head_dim) if kv_dtype in _LAYOUTS else None
+        streams.append(KvStream(indexer.head_dim * width if key is None else key, attention.compress_ratio or 1, None))
+    return tuple(streams)
+
+
+def _token_bytes(attention: Attention, kv_dtype: str, width: float, tensor_parallel: int, expand_mla: bool) -> Any:
+    """Keys and values (or the vector that is both) of one token."""
+    if attention.kind == "compressed":
+        return attention.head_dim * width
+    if attention.kind == "mla" and kv_dtype in _LAYOUTS:
+        return kv_cache.mla_fp8_layout_bytes_per_token(1, attention.kv_lora_rank, attention.qk_rope_head_dim)
+    if attention.kind == "mla" and not expand_mla:
+        return kv_cache.mla_kv_bytes_per_token(1, attention.kv_lora_rank, attention.qk_rope_head_dim, width)
+    heads = kv_cache.kv_heads_per_rank(attention.n_kv_heads, tensor_parallel)
+    return kv_cache.gqa_kv_bytes_per_token(1, heads, attention.head_dim, attention.value_head_dim, width)
 
 
 def layer_kv_bytes_per_token(
@@ -37,14 +103,11 @@ def layer_kv_bytes_per_token(
     tensor_parallel: int = 1,
     expand_mla: bool = False,
 ) -> Any:
-    """KV-cache bytes one token takes in one attention layer.
+    """KV-cache bytes one token takes in one attention layer while its window is open, compressed entries on average.
 
     Parameters
     ----------
-    attention : of one layer
-    kv_dtype : an element type (``bf16``, ``fp8``, ...) or an engine layout (``fp8_ds_mla``)
-    tensor_parallel : ranks that split the KV heads; the latent is replicated [GPUs]
-    expand_mla : the engine stores latent attention expanded to full heads
+    attention, kv_dtype, tensor_parallel, expand_mla : as in :func:`kv_streams`
 
     Returns
     -------
@@ -55,15 +118,8 @@ def layer_kv_bytes_per_token(
     UnknownNameError : no such type or layout
     InputError : a layout of latent attention asked of a layer that has none
     """
-    if kv_dtype in _MLA_LAYOUTS and (attention.kind != "mla" or expand_mla):
-        raise InputError(f"{kv_dtype!r} is a layout of latent attention; use an element type here", key="kv_dtype")
-    if kv_dtype in _MLA_LAYOUTS:
-        return _MLA_LAYOUTS[kv_dtype](1, attention.kv_lora_rank, attention.qk_rope_head_dim)
-    width = kv_element_bytes(kv_dtype)
-    if attention.kind == "mla" and not expand_mla:
-        return kv_cache.mla_kv_bytes_per_token(1, attention.kv_lora_rank, attention.qk_rope_head_dim, width)
-    heads = kv_cache.kv_heads_per_rank(attention.n_kv_heads, tensor_parallel)
-    return kv_cache.gqa_kv_bytes_per_token(1, heads, attention.head_dim, attention.value_head_dim, width)
+    streams = kv_streams(attention, kv_dtype, tensor_parallel=tensor_parallel, expand_mla=expand_mla)
+    return sum(stream.bytes_per_entry / stream.tokens_per_entry for stream in streams)
 
 
 def kv_element_bytes(kv_dtype: str) -> float:
@@ -76,7 +132,7 @@ def kv_element_bytes(kv_dtype: str) -> float:
     try:
         return KV_ELEMENT_BYTES[kv_dtype]
     except (KeyError, TypeError):
-        known = [*KV_ELEMENT_BYTES, *_MLA_LAYOUTS]
+        known = [*KV_ELEMENT_BYTES, *_LAYOUTS]
         raise UnknownNameError.among(str(kv_dtype), known, "KV cache type or layout", key="kv_dtype") from None
 
 
@@ -91,7 +147,10 @@ def kv_bytes(
 ) -> Any:
     r"""KV-cache bytes of one sequence, whole model, unsharded, recurrent state included.
 
-    .. math:: \kappa(S) = \sum_l \min(S, W_l)\,\kappa_l + \mathrm{state}
+    .. math:: \kappa(S) = \sum_l \min(S, W_l)\,\kappa_l + \sum_l \lfloor S/r_l \rfloor\,\epsilon_l + \mathrm{state}
+
+    The second sum runs over layers that keep an entry for every r tokens. What a compressor holds of tokens that do not
+    yet fill an entry is not counted.
 
     Parameters
     ----------
@@ -149,8 +208,15 @@ def kv_bytes_per_token(
     >>> kv_bytes_per_token(load_model("llama-3.1-8b"))
     131072.0
     """
-    storage = _storage(model, kv_dtype, unified_pages=True, expand_mla=expand_mla, mtp=mtp)
-    return float(_held_bytes(model, 1, storage))
+    dtype = model.kv_dtype if kv_dtype is None else kv_dtype
+    groups = model.layers + (model.mtp_layers if mtp else ())
+    return float(
+        sum(
+            group.count * layer_kv_bytes_per_token(group.attention, dtype, expand_mla=expand_mla)
+            for group in groups
+            if group.attention is not None
+        )
+    )
 
 
 def kv_bytes_per_rank(
@@ -228,14 +294,9 @@ def _held_bytes(model: Model, context: Any, storage: _Storage) -> Any:
     for group in model.layers + (model.mtp_layers if storage.mtp else ()):
         if (attention := group.attention) is None:
             continue
-        tokens = kv_cache.held_tokens(context, None if storage.unified_pages else attention.window)
-        layer = layer_kv_bytes_per_token(
-            attention,
-            storage.kv_dtype,
-            tensor_parallel=storage.tensor_parallel,
-            expand_mla=storage.expand_mla,
-        )
-        held = held + tokens * (group.count * layer)
+        ways, expand = storage.tensor_parallel, storage.expand_mla
+        for stream in kv_streams(attention, storage.kv_dtype, tensor_parallel=ways, expand_mla=expand):
+            held = held + group.count * stream.held_bytes(context, unified_pages=storage.unified_pages)
     return held
 
 
@@ -245,7 +306,7 @@ def _check_dcp(model: Model, tp: int, dcp: int, expand_mla: bool) -> None:
         attention = group.attention
         if attention is None or dcp == 1:
             continue
-        heads = 1 if attention.kind == "mla" and not expand_mla else attention.n_kv_heads
+        heads = 1 if attention.kind in ("mla", "compressed") and not expand_mla else attention.n_kv_heads
         if dcp * min(heads, tp) > tp:
             problem = f"{dcp} exceeds the copies of the KV heads: {tp} tensor-parallel ranks hold {heads} heads"
             raise InputError(problem, key="layout.dcp")
@@ -274,8 +335,12 @@ def attention_kinds(model: Model) -> Counter[Attention]:
     """Layers by what they cache; how their weights are stored does not matter here."""
     kinds: Counter[Attention] = Counter()
     for group in model.layers:
-        if group.attention is not None:
-            kinds[replace(group.attention, matmuls=(), other_parameters=0, norm_parameters=0)] += group.count
+        if (attention := group.attention) is not None:
+            indexer = attention.indexer
+            if indexer is not None:
+                indexer = replace(indexer, matmuls=(), other_parameters=0)
+            plain = replace(attention, matmuls=(), other_parameters=0, norm_parameters=0, indexer=indexer)
+            kinds[plain] += group.count
     return kinds
 
 
@@ -283,17 +348,44 @@ def attention_summary(model: Model) -> str:
     """The attention of a model in a few words: ``MLA 512+64``, ``GQA 8 x 128, 18 of 36 layers slide over 128``."""
     kinds = attention_kinds(model)
     names = dict.fromkeys(_name(kind) for kind in kinds)
-    slides = [
-        f"{count} of {model.n_layers} layers slide over {kind.window:,}"
-        for kind, count in kinds.items()
-        if kind.window is not None
-    ]
-    return ", ".join([*names, *slides]) or "none"
+    notes = [f"{count} of {model.n_layers} layers {note}" for kind, count in kinds.items() for note in _notes(kind)]
+    recurrent = Counter(_RECURRENT[group.recurrence.kind] for group in _with_state(model) for _ in range(group.count))
+    notes += [f"{count} of {model.n_layers} layers {name}" for name, count in recurrent.items()]
+    return ", ".join([*names, *notes]) or "none"
+
+
+_RECURRENT = {
+    "lightning": "lightning attention",
+    "gated_delta": "gated delta rule",
+    "kimi_delta": "Kimi delta attention",
+    "mamba": "Mamba",
+    "mamba2": "Mamba-2",
+    "short_conv": "short convolution",
+}
+
+
+def _with_state(model: Model) -> list[Any]:
+    return [group for group in model.layers if group.recurrence is not None]
+
+
+def _notes(kind: Attention) -> list[str]:
+    notes = [f"slide over {kind.window:,}"] if kind.window is not None else []
+    if kind.compress_ratio:
+        notes.append(f"keep one entry per {kind.compress_ratio} tokens")
+    if kind.indexer is not None:
+        notes.append(f"index {kind.indexer.top_k:,} {'entries' if kind.compress_ratio else 'tokens'}")
+    if not kind.stores_kv:
+        notes.append("read the cache of another")
+    return notes
 
 
 def _name(kind: Attention) -> str:
     if kind.kind == "mla":
         return f"MLA {kind.kv_lora_rank}+{kind.qk_rope_head_dim}"
+    if kind.kind == "compressed":
+        return f"compressed {kind.head_dim}"
+    if kind.kind == "cross":
+        return f"cross-attention {kind.n_kv_heads} x {kind.head_dim}"
     shared = {kind.n_heads: "MHA", 1: "MQA"}.get(kind.n_kv_heads, "GQA")
     widths = f"{kind.head_dim}" if kind.head_dim == kind.value_head_dim else f"{kind.head_dim}/{kind.value_head_dim}"
     return f"{shared} {kind.n_kv_heads} x {widths}"

@@ -26,7 +26,7 @@ def build_kv_chain(model: Model, context: Any, kv_dtype: str | None, overrides: 
     parts = {"full_layers": full, "window_layers": slides}
     growth = chain.derive("kv_bytes_per_token", kv_cache.summed_kv_bytes_per_token, **parts)
     windows = {kind.window for kind in kinds if kind.window is not None}
-    if len(windows) > 1:
+    if len(windows) > 1 or any(kind.compress_ratio for kind in kinds):
         chain.derive("kv_bytes_per_sequence", kv_bytes, model=model, context=context, kv_dtype=dtype)
         return chain
     chain.derive(
@@ -43,9 +43,10 @@ def build_kv_chain(model: Model, context: Any, kv_dtype: str | None, overrides: 
 
 def _layers(chain: Chain, name: str, kinds: dict[Attention, int], kv_dtype: str) -> Any:
     """Bytes a token takes in all layers of some kinds, by the formula of the kind where there is one kind only."""
+    kinds = {kind: count for kind, count in kinds.items() if kind.stores_kv and kind.kind != "cross"}
     if not kinds:
         return 0.0
-    if len(kinds) > 1:
+    if len(kinds) > 1 or any(kind.indexer is not None or kind.kind == "compressed" for kind in kinds):
         parts = {
             f"kind_{index}": count * layer_kv_bytes_per_token(kind, kv_dtype)
             for index, (kind, count) in enumerate(kinds.items(), 1)

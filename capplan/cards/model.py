@@ -60,18 +60,36 @@ class Matmul:
 
 
 @dataclass(frozen=True)
+class Indexer:
+    """What a sparse-attention layer chooses its tokens with: a small key of every token, scored by small queries.
+
+    Attention reads the best ``top_k`` tokens (or compressed entries) only; the indexer reads the keys of all.
+    """
+
+    n_heads: int
+    head_dim: int
+    top_k: int
+    matmuls: tuple[Matmul, ...]
+    other_parameters: int = 0
+
+
+@dataclass(frozen=True)
 class Attention:
     """The attention of one layer, and what it caches a token.
 
-    ``kind`` is ``gqa`` (also MHA and MQA; ``head_dim`` is the key width) or ``mla`` (one latent of
-    ``kv_lora_rank + qk_rope_head_dim`` elements a token; ``head_dim`` is nope + rope).
+    ``kind`` is ``gqa`` (also MHA and MQA; ``head_dim`` is the key width), ``mla`` (one latent of
+    ``kv_lora_rank + qk_rope_head_dim`` elements a token; ``head_dim`` is nope + rope), ``cross`` (keys and values of
+    an encoder's tokens: a token of text caches nothing) or ``compressed`` (one vector of ``head_dim`` elements is key
+    and value; a window of them is kept, and one entry for every ``compress_ratio`` tokens, 0 for none).
     ``window`` is the number of tokens a sliding-window layer keeps, None for full attention.
     ``other_parameters`` are biases, norms and sinks: stored in bf16, too small to time; ``norm_parameters`` are
     those of them that are norms.
     ``q_lora_rank`` is the width of the compressed query of ``mla``, 0 where the query is not compressed.
+    ``stores_kv`` is False where the layer reads the cache of an earlier one; ``key_is_value`` where one projection
+    gives both (both are cached).
     """
 
-    kind: Literal["gqa", "mla"]
+    kind: Literal["gqa", "mla", "cross", "compressed"]
     n_heads: int
     n_kv_heads: int
     head_dim: int
@@ -83,11 +101,44 @@ class Attention:
     other_parameters: int = 0
     q_lora_rank: int = 0
     norm_parameters: int = 0
+    indexer: Indexer | None = None
+    stores_kv: bool = True
+    key_is_value: bool = False
+    compress_ratio: int = 0
 
     @property
     def qk_nope_head_dim(self) -> int:
         """Width of a head's part without rotation; the whole key width minus the rotary one under ``mla``."""
         return self.head_dim - self.qk_rope_head_dim
+
+    @property
+    def projected_kv_width(self) -> int:
+        """Outputs of the fused query-key-value projection for one KV head."""
+        if not self.stores_kv:
+            return 0
+        return self.head_dim if self.key_is_value else self.head_dim + self.value_head_dim
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """Linear attention or a state-space mixer: a state a sequence instead of a cache that grows.
+
+    ``state_elements`` are kept in ``state_bytes_per_element``, ``conv_elements`` (the last inputs of the short
+    convolution, one column fewer than its kernel) in 16 bits.
+    """
+
+    kind: Literal["lightning", "gated_delta", "kimi_delta", "mamba", "mamba2", "short_conv"]
+    matmuls: tuple[Matmul, ...]
+    state_elements: int
+    state_bytes_per_element: float
+    conv_elements: int = 0
+    other_parameters: int = 0
+    norm_parameters: int = 0
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of one sequence in one layer [B]."""
+        return totals.recurrence_bytes(self)
 
 
 @dataclass(frozen=True)
@@ -96,7 +147,9 @@ class FeedForward:
 
     Dense: ``matmuls`` only (gate and up fused as one ``column`` matrix, ``down`` as ``row``).
     Mixture: ``n_experts`` > 0; ``expert_matmuls`` describe ONE routed expert (their ``count`` is 1),
-    ``matmuls`` holds what every token passes (router, shared experts).
+    ``matmuls`` holds what every token passes (``router``, ``shared_...`` experts, a ``dense_...`` block beside them,
+    ``latent_...`` projections around experts that are narrower than the model).
+    ``top_k`` is the mean number of real experts of a token, those that do nothing not counted.
     ``expert_other_parameters`` are the biases of ONE routed expert; ``other_parameters`` are all other biases.
     """
 
@@ -114,9 +167,11 @@ class FeedForward:
 class LayerGroup:
     """``count`` equal layers (not necessarily neighbours).
 
-    ``other_parameters`` are the norms of one layer, ``matmuls`` what it holds beside attention and feed-forward (the
-    projection in front of a multi-token-prediction layer), ``state_bytes`` what it keeps a sequence, whatever the
-    context.
+    ``other_parameters`` are the norms of one layer, ``extra_parameters`` scales and gates of single elements,
+    ``matmuls`` what it holds beside attention, recurrence and feed-forward (the projection in front of a
+    multi-token-prediction layer), ``state_bytes`` what it keeps a sequence, whatever the context.
+    ``weight_copies`` is how often the group stores the weights of attention and feed-forward where layers share them
+    (0: every layer has its own).
     """
 
     count: int
@@ -125,6 +180,14 @@ class LayerGroup:
     other_parameters: int = 0
     matmuls: tuple[Matmul, ...] = ()
     state_bytes: float = 0.0
+    recurrence: Recurrence | None = None
+    extra_parameters: int = 0
+    weight_copies: int = 0
+
+    @property
+    def stored(self) -> int:
+        """How many times the group stores attention, feed-forward and norms."""
+        return self.weight_copies or self.count
 
 
 @dataclass(frozen=True)
@@ -138,9 +201,12 @@ class Model:
     max_context : longest sequence the model was made for [tokens]
     layers : groups of equal layers, multi-token-prediction layers not among them
     embedding, lm_head : the matrices at both ends; where ``tied_embeddings`` is set they are stored once
-    norm_parameters : the norm in front of lm_head [parameters]
+    norm_parameters : the norm in front of lm_head, and norms that belong to no layer [parameters]
     mtp_layers : multi-token-prediction layers; in no total unless asked for
     mtp_copies_embeddings : the checkpoint stores embedding and lm_head a second time with the MTP layers
+    look_ups : further tables a row is read from (positions, embeddings a layer); no token is multiplied with them
+    projections : further matrices every token is multiplied with, outside the layers
+    other_parameters : biases of lm_head and scales that belong to no layer [parameters]
     kv_dtype : element type of the KV cache the checkpoint declares, else ``bf16``
     fields_read, fields_unread : keys of the ``config.json`` that were used, and those known to be harmless
     sources : dotted key of the card to :class:`capplan.cards.number.Number`
@@ -159,6 +225,9 @@ class Model:
     norm_parameters: int = 0
     mtp_layers: tuple[LayerGroup, ...] = ()
     mtp_copies_embeddings: bool = False
+    look_ups: tuple[Matmul, ...] = ()
+    projections: tuple[Matmul, ...] = ()
+    other_parameters: int = 0
     kv_dtype: str = "bf16"
     aliases: tuple[str, ...] = ()
     fields_read: tuple[str, ...] = field(default=(), compare=False)
@@ -179,8 +248,8 @@ class Model:
 
     @cached_property
     def parameters_by_part(self) -> Mapping[str, int]:
-        """Parameters by part: embedding, attention, dense_feed_forward, routed_experts, shared_experts, router, norms,
-        lm_head (absent where tied)."""
+        """Parameters by part: embedding, look_ups, attention, recurrence, indexer, dense_feed_forward, routed_experts,
+        shared_experts, latent_projections, router, norms, other, lm_head; parts a model lacks are absent."""
         return totals.parameters_by_part(self)
 
     @cached_property
@@ -201,7 +270,7 @@ class Model:
     @cached_property
     def mtp_parameters(self) -> int:
         """Parameters of the multi-token-prediction layers, copies of embedding and lm_head not counted."""
-        return sum(group.count * totals.layer_parameters(group) for group in self.mtp_layers)
+        return sum(totals.group_parameters(group) for group in self.mtp_layers)
 
     @cached_property
     def state_bytes_per_sequence(self) -> float:
@@ -265,6 +334,6 @@ class Model:
         """Every matrix with the number of times the model holds it: layers, then embedding and, untied, lm_head."""
         for group in self.layers:
             yield from totals.layer_matmuls(group)
-        yield 1, self.embedding
+        yield from ((1, matmul) for matmul in (*self.projections, *self.look_ups, self.embedding))
         if not self.tied_embeddings:
             yield 1, self.lm_head

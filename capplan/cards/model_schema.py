@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from capplan.cards.kv import kv_element_bytes
-from capplan.cards.model_reader import UNITS
+from capplan.cards.model_reader import MAY_BE_ZERO, UNITS
+from capplan.cards.model_schema_layers import CrossCard, GqaCard, LayerCard, MatrixCard, MixtureCard
 from capplan.cards.number import plain_numbers
 from capplan.cards.number_schema import Number
 from capplan.cards.validation import one_line
@@ -16,80 +17,6 @@ from capplan.errors import InputError
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 _Text = Annotated[str, Field(min_length=1, max_length=400)]
 _Name = Annotated[str, Field(min_length=1, max_length=40)]
-
-
-class GqaCard(BaseModel):
-    """Multi-head, grouped-query or multi-query attention."""
-
-    model_config = _STRICT
-
-    kind: Literal["gqa"]
-    n_heads: Number
-    n_kv_heads: Number
-    head_dim: Number
-    value_head_dim: Number
-    window: Number | None = None
-    qkv_bias: bool = False
-    output_bias: bool = False
-    qk_norm: bool = False
-    sinks: bool = False
-    format: _Name
-
-
-class MlaCard(BaseModel):
-    """Multi-head latent attention; without ``q_lora_rank`` the query is not compressed."""
-
-    model_config = _STRICT
-
-    kind: Literal["mla"]
-    n_heads: Number
-    q_lora_rank: Number | None = None
-    kv_lora_rank: Number
-    qk_nope_head_dim: Number
-    qk_rope_head_dim: Number
-    value_head_dim: Number
-    format: _Name
-
-
-class DenseCard(BaseModel):
-    """A feed-forward block every token passes."""
-
-    model_config = _STRICT
-
-    kind: Literal["dense"]
-    width: Number
-    gated: bool = True
-    bias: bool = False
-    format: _Name
-
-
-class MixtureCard(BaseModel):
-    """A mixture of experts; ``shared_width`` is the inner width of all shared experts together."""
-
-    model_config = _STRICT
-
-    kind: Literal["mixture"]
-    width: Number
-    n_experts: Number
-    top_k: Number
-    shared_width: Number | None = None
-    gated: bool = True
-    bias: bool = False
-    router_bias: bool = False
-    format: _Name
-    shared_format: _Name | None = None
-    router_format: _Name = "bf16"
-
-
-class LayerCard(BaseModel):
-    """Equal layers; ``norms`` is how many norms of the model's width one of them has."""
-
-    model_config = _STRICT
-
-    count: Number
-    norms: Number
-    attention: GqaCard | MlaCard | None = Field(default=None, discriminator="kind")
-    feed_forward: DenseCard | MixtureCard | None = Field(default=None, discriminator="kind")
 
 
 class MtpCard(BaseModel):
@@ -116,6 +43,7 @@ class ProvenanceCard(BaseModel):
     fields_read: list[_Text] = Field(default_factory=list, max_length=1000)
     fields_unread: list[_Text] = Field(default_factory=list, max_length=1000)
     fields_assumed: dict[_Text, _Text] = Field(default_factory=dict, max_length=100)
+    assumed: dict[_Text, _Text] = Field(default_factory=dict, max_length=100)
     notes: list[_Text] = Field(default_factory=list, max_length=100)
 
 
@@ -134,6 +62,12 @@ class ModelCard(BaseModel):
     embedding_format: _Name = "bf16"
     lm_head_format: _Name = "bf16"
     kv_dtype: _Name = "bf16"
+    embedding_rows: Number | None = None
+    embedding_width: Number | None = None
+    final_norms: Number | None = None
+    other_parameters: Number | None = None
+    look_ups: list[MatrixCard] = Field(default_factory=list, max_length=10)
+    projections: list[MatrixCard] = Field(default_factory=list, max_length=40)
     layers: list[LayerCard] = Field(min_length=1, max_length=1000)
     mtp: MtpCard | None = None
     provenance: ProvenanceCard
@@ -184,11 +118,13 @@ def _whole_numbers(part: Any) -> Any:
 
 
 def _check_number(key: str, number: dict[str, Any]) -> None:
-    unit, most = UNITS[key.rpartition(".")[2]]
+    name = key.rpartition(".")[2]
+    unit, most = UNITS[name]
+    least = 0 if name in MAY_BE_ZERO else 1
     if number["unit"] != unit:
         raise InputError(f"unit {number['unit']!r} must be {unit!r}", key=key)
-    if not 1 <= number["value"] <= most or not float(number["value"]).is_integer():
-        raise InputError(f"{number['value']:g} must be a whole number from 1 to {most:,.0f}", key=key)
+    if not least <= number["value"] <= most or not float(number["value"]).is_integer():
+        raise InputError(f"{number['value']:g} must be a whole number from {least} to {most:,.0f}", key=key)
 
 
 def _check_names(card: ModelCard) -> None:
@@ -201,21 +137,29 @@ def _check_names(card: ModelCard) -> None:
 
 def _check_layer(layer: LayerCard, key: str) -> None:
     attention, feed_forward = layer.attention, layer.feed_forward
-    if attention is not None:
-        weight_format(attention.format, key=f"{key}.attention.format")
-    if isinstance(attention, GqaCard) and attention.n_heads.value % attention.n_kv_heads.value:
+    _check_formats(layer.model_dump(), key)
+    if isinstance(attention, GqaCard | CrossCard) and attention.n_heads.value % attention.n_kv_heads.value:
         problem = f"{attention.n_kv_heads.value:g} must divide n_heads {attention.n_heads.value:g}"
         raise InputError(problem, key=f"{key}.attention.n_kv_heads")
-    if feed_forward is not None:
-        _check_feed_forward(feed_forward, f"{key}.feed_forward")
+    if isinstance(feed_forward, MixtureCard) and feed_forward.top_k.value > _slots(feed_forward):
+        problem = f"{feed_forward.top_k.value:g} must not exceed n_experts {_slots(feed_forward):g}"
+        raise InputError(problem, key=f"{key}.feed_forward.top_k")
+    if layer.copies is not None and layer.copies.value > layer.count.value:
+        raise InputError(f"{layer.copies.value:g} must not exceed count {layer.count.value:g}", key=f"{key}.copies")
 
 
-def _check_feed_forward(feed_forward: DenseCard | MixtureCard, key: str) -> None:
-    weight_format(feed_forward.format, key=f"{key}.format")
-    if not isinstance(feed_forward, MixtureCard):
-        return
-    weight_format(feed_forward.router_format, key=f"{key}.router_format")
-    weight_format(feed_forward.shared_format or feed_forward.format, key=f"{key}.shared_format")
-    if feed_forward.top_k.value > feed_forward.n_experts.value:
-        problem = f"{feed_forward.top_k.value:g} must not exceed n_experts {feed_forward.n_experts.value:g}"
-        raise InputError(problem, key=f"{key}.top_k")
+def _slots(mixture: MixtureCard) -> float:
+    return mixture.n_experts.value + (mixture.zero_experts.value if mixture.zero_experts is not None else 0)
+
+
+def _check_formats(part: Any, key: str) -> None:
+    """Every weight format named anywhere in a layer is a known one."""
+    for name, inner in part.items() if isinstance(part, dict) else enumerate(part):
+        place = f"{key}.{name}"
+        if isinstance(inner, str) and str(name).endswith("format"):
+            weight_format(inner, key=place)
+        elif name == "formats" and inner is not None:
+            for matrix, form in inner.items():
+                weight_format(form, key=f"{place}.{matrix}")
+        elif isinstance(inner, (dict, list)):
+            _check_formats(inner, place)

@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from capplan.errors import InputError
-from capplan.formulas import weights
-from capplan.formulas.kv_cache import held_tokens
+from capplan.formulas import kv_cache, weights
 
 if TYPE_CHECKING:
-    from capplan.cards.model import Attention, FeedForward, LayerGroup, Matmul, Model, WeightFormat
+    from capplan.cards.model import Attention, FeedForward, LayerGroup, Matmul, Model, Recurrence, WeightFormat
 
 OTHER_BYTES = 2
 """Biases, norms and sinks are stored in 16 bits."""
@@ -52,54 +51,89 @@ def matmul_bytes(matmul: Matmul) -> float:
     )
 
 
+def recurrence_bytes(recurrence: Recurrence) -> float:
+    """Bytes of the state of one sequence in one layer."""
+    return float(
+        kv_cache.recurrent_state_bytes(
+            recurrence.state_elements, recurrence.state_bytes_per_element, recurrence.conv_elements, OTHER_BYTES
+        )
+    )
+
+
 def layer_matmuls(group: LayerGroup) -> Iterator[tuple[int, Matmul]]:
     """Every matrix of a layer group with the number of times the group holds it."""
-    feed_forward = group.feed_forward
-    if group.attention is not None:
-        yield from ((group.count, matmul) for matmul in group.attention.matmuls)
+    attention, feed_forward, stored = group.attention, group.feed_forward, group.stored
+    if attention is not None:
+        yield from ((stored, matmul) for matmul in attention.matmuls)
+        if attention.indexer is not None:
+            yield from ((stored, matmul) for matmul in attention.indexer.matmuls)
+    if group.recurrence is not None:
+        yield from ((group.count, matmul) for matmul in group.recurrence.matmuls)
     if feed_forward is not None:
-        yield from ((group.count, matmul) for matmul in feed_forward.matmuls)
-        yield from ((group.count * feed_forward.n_experts, matmul) for matmul in feed_forward.expert_matmuls)
+        yield from ((stored, matmul) for matmul in feed_forward.matmuls)
+        yield from ((stored * feed_forward.n_experts, matmul) for matmul in feed_forward.expert_matmuls)
     yield from ((group.count, matmul) for matmul in group.matmuls)
 
 
-def layer_other_parameters(group: LayerGroup) -> int:
-    """Biases, norms and sinks of one layer, those of all its experts included."""
-    attention = group.attention.other_parameters if group.attention is not None else 0
-    feed_forward = group.feed_forward
-    if feed_forward is None:
-        return group.other_parameters + attention
-    experts = feed_forward.n_experts * feed_forward.expert_other_parameters
-    return group.other_parameters + attention + feed_forward.other_parameters + experts
+def group_other_parameters(group: LayerGroup) -> int:
+    """Biases, norms, sinks and scales of all layers of a group, those of all their experts included."""
+    shared, own = group.other_parameters, group.extra_parameters
+    if (attention := group.attention) is not None:
+        shared += attention.other_parameters
+        shared += attention.indexer.other_parameters if attention.indexer is not None else 0
+    if (feed_forward := group.feed_forward) is not None:
+        shared += feed_forward.other_parameters + feed_forward.n_experts * feed_forward.expert_other_parameters
+    if group.recurrence is not None:
+        own += group.recurrence.other_parameters
+    return group.stored * shared + group.count * own
 
 
-def layer_parameters(group: LayerGroup) -> int:
-    """Parameters of one layer."""
-    matrices = sum(times * matmul.parameters for times, matmul in layer_matmuls(group))
-    return matrices // group.count + layer_other_parameters(group)
+def group_parameters(group: LayerGroup) -> int:
+    """Parameters of all layers of a group."""
+    return sum(times * matmul.parameters for times, matmul in layer_matmuls(group)) + group_other_parameters(group)
+
+
+_PARTS = (
+    "embedding", "look_ups", "attention", "recurrence", "indexer", "dense_feed_forward", "routed_experts",
+    "shared_experts", "latent_projections", "router", "norms", "other",
+)  # fmt: skip
 
 
 def parameters_by_part(model: Model) -> dict[str, int]:
     """Parameters by part of the model; parts the model lacks are left out."""
-    parts = dict.fromkeys(
-        ("embedding", "attention", "dense_feed_forward", "routed_experts", "shared_experts", "router", "norms"), 0
-    )
+    parts = dict.fromkeys(_PARTS, 0)
     parts["embedding"] = model.embedding.parameters
+    parts["look_ups"] = _elements(model.look_ups)
     parts["norms"] = model.norm_parameters
+    parts["other"] = _elements(model.projections) + model.other_parameters
     for group in model.layers:
-        for part, parameters in _layer_parts(group):
-            parts[part] += group.count * parameters
+        for part, parameters in _group_parts(group):
+            parts[part] += parameters
     parts["lm_head"] = 0 if model.tied_embeddings else model.lm_head.parameters
     return {part: parameters for part, parameters in parts.items() if parameters}
 
 
-def _layer_parts(group: LayerGroup) -> Iterator[tuple[str, int]]:
-    yield "norms", group.other_parameters
+def _group_parts(group: LayerGroup) -> Iterator[tuple[str, int]]:
+    yield "other", group.count * (group.extra_parameters + _elements(group.matmuls))
+    yield "norms", group.stored * group.other_parameters
     if (attention := group.attention) is not None:
-        yield "norms", attention.norm_parameters
-        yield "attention", attention.other_parameters - attention.norm_parameters + _elements(attention.matmuls)
+        yield from ((part, group.stored * parameters) for part, parameters in _attention_parts(attention))
+    if (recurrence := group.recurrence) is not None:
+        yield "norms", group.count * recurrence.norm_parameters
+        own = recurrence.other_parameters - recurrence.norm_parameters
+        yield "recurrence", group.count * (own + _elements(recurrence.matmuls))
     if (feed_forward := group.feed_forward) is not None:
-        yield from _feed_forward_parts(feed_forward)
+        yield from ((part, group.stored * parameters) for part, parameters in _feed_forward_parts(feed_forward))
+
+
+def _attention_parts(attention: Attention) -> Iterator[tuple[str, int]]:
+    yield "norms", attention.norm_parameters
+    yield "attention", attention.other_parameters - attention.norm_parameters + _elements(attention.matmuls)
+    if attention.indexer is not None:
+        yield "indexer", attention.indexer.other_parameters + _elements(attention.indexer.matmuls)
+
+
+_MIXTURE_PARTS = {"shared": "shared_experts", "dense": "dense_feed_forward", "latent": "latent_projections"}
 
 
 def _feed_forward_parts(feed_forward: FeedForward) -> Iterator[tuple[str, int]]:
@@ -110,7 +144,7 @@ def _feed_forward_parts(feed_forward: FeedForward) -> Iterator[tuple[str, int]]:
     yield "routed_experts", feed_forward.n_experts * expert
     yield "router", feed_forward.other_parameters
     for matmul in feed_forward.matmuls:
-        yield "router" if matmul.name == "router" else "shared_experts", matmul.parameters
+        yield _MIXTURE_PARTS.get(matmul.name.partition("_")[0], "router"), matmul.parameters
 
 
 def _elements(matmuls: tuple[Matmul, ...]) -> int:
@@ -120,8 +154,8 @@ def _elements(matmuls: tuple[Matmul, ...]) -> int:
 def parameters_active(model: Model) -> int:
     """Parameters one token passes, the embedding look-up not counted."""
     look_up = 0 if model.tied_embeddings else model.embedding.parameters
-    idle = sum(group.count * _idle_expert_parameters(group.feed_forward) for group in model.layers)
-    return model.parameters_total - look_up - idle
+    idle = sum(group.stored * _idle_expert_parameters(group.feed_forward) for group in model.layers)
+    return model.parameters_total - look_up - _elements(model.look_ups) - idle
 
 
 def _idle_expert_parameters(feed_forward: FeedForward | None) -> int:
@@ -132,23 +166,28 @@ def _idle_expert_parameters(feed_forward: FeedForward | None) -> int:
 
 
 def matmul_parameters_active(model: Model) -> int:
-    """Matrix elements one token is multiplied with, lm_head included."""
-    return model.lm_head.parameters + sum(group.count * _active_elements(group) for group in model.layers)
+    """Matrix elements one token is multiplied with, lm_head included; shared weights as often as they are used."""
+    ends = model.lm_head.parameters + _elements(model.projections)
+    return ends + sum(group.count * _active_elements(group) for group in model.layers)
 
 
 def _active_elements(group: LayerGroup) -> int:
-    attention = _elements(group.attention.matmuls) if group.attention is not None else 0
-    beside = _elements(group.matmuls)
+    always = _elements(group.matmuls)
+    if (attention := group.attention) is not None:
+        always += _elements(attention.matmuls)
+        always += _elements(attention.indexer.matmuls) if attention.indexer is not None else 0
+    if group.recurrence is not None:
+        always += _elements(group.recurrence.matmuls)
     if (feed_forward := group.feed_forward) is None:
-        return attention + beside
-    always = attention + beside + _elements(feed_forward.matmuls)
+        return always
+    always += _elements(feed_forward.matmuls)
     return int(weights.mixture_active_parameters(always, _elements(feed_forward.expert_matmuls), feed_forward.top_k))
 
 
 def weight_bytes(model: Model, *, mtp: bool) -> float:
     """Bytes of all matrices in their formats, and of biases, norms and sinks."""
     size = sum(times * matmul.weight_bytes for times, matmul in model.matmuls())
-    size += OTHER_BYTES * (model.norm_parameters + _other_parameters(model.layers))
+    size += OTHER_BYTES * (model.norm_parameters + model.other_parameters + _other_parameters(model.layers))
     return float(size + mtp_bytes(model)) if mtp else float(size)
 
 
@@ -160,11 +199,14 @@ def mtp_bytes(model: Model) -> float:
 
 
 def _other_parameters(groups: tuple[LayerGroup, ...]) -> int:
-    return sum(group.count * layer_other_parameters(group) for group in groups)
+    return sum(group_other_parameters(group) for group in groups)
 
 
 def flops_per_token(model: Model, context: Any, *, expanded: bool) -> Any:
-    """Operations of one new token: linear layers, lm_head and attention over ``context`` tokens."""
+    """Operations of one new token: linear layers, lm_head and attention over ``context`` tokens.
+
+    The update of a recurrent state (a few operations an element of it) is not counted.
+    """
     check_context(context)
     linear = weights.linear_flops_per_token(model.matmul_parameters_active)
     return linear + sum(
@@ -175,13 +217,31 @@ def flops_per_token(model: Model, context: Any, *, expanded: bool) -> Any:
 
 
 def attention_flops_per_token(attention: Attention, context: Any, *, expanded: bool = False) -> Any:
-    """Operations of one attention layer for one new token."""
-    held = held_tokens(context, attention.window)
+    """Operations of one attention layer for one new token; cross-attention sees no token of the text."""
+    if attention.kind == "cross":
+        return 0
+    keys, chosen = _attended(attention, context)
+    scored = 0
+    if (indexer := attention.indexer) is not None:
+        scored = weights.indexer_flops_per_token(indexer.n_heads, indexer.head_dim, keys)
     if attention.kind == "mla" and not expanded:
-        return weights.mla_absorbed_attention_flops_per_token(
-            attention.n_heads, attention.kv_lora_rank, attention.qk_rope_head_dim, held
+        return scored + weights.mla_absorbed_attention_flops_per_token(
+            attention.n_heads, attention.kv_lora_rank, attention.qk_rope_head_dim, chosen
         )
-    return weights.attention_flops_per_token(attention.n_heads, attention.head_dim, attention.value_head_dim, held)
+    heads, key, value = attention.n_heads, attention.head_dim, attention.value_head_dim
+    return scored + weights.attention_flops_per_token(heads, key, value, chosen)
+
+
+def _attended(attention: Attention, context: Any) -> tuple[Any, Any]:
+    """Keys an indexer scores, and tokens or entries attention then reads."""
+    held = kv_cache.held_tokens(context, attention.window)
+    if attention.kind != "compressed":
+        return held, held if attention.indexer is None else kv_cache.held_tokens(held, attention.indexer.top_k)
+    if not attention.compress_ratio:
+        return 0, held
+    entries = kv_cache.compressed_entries(context, attention.compress_ratio)
+    chosen = entries if attention.indexer is None else kv_cache.held_tokens(entries, attention.indexer.top_k)
+    return entries, held + chosen
 
 
 def with_weight_dtype(model: Model, dtype: str, known: dict[str, Model]) -> Model:
@@ -201,22 +261,32 @@ def _in_formats(model: Model, form: WeightFormat, rest: WeightFormat) -> Model:
         mtp_layers=tuple(_reformatted(group, form, rest) for group in model.mtp_layers),
         embedding=replace(model.embedding, format=rest),
         lm_head=replace(model.lm_head, format=rest),
+        look_ups=_in_format(model.look_ups, rest, rest),
+        projections=_in_format(model.projections, rest, rest),
     )
 
 
 def _reformatted(group: LayerGroup, form: WeightFormat, rest: WeightFormat) -> LayerGroup:
-    attention, feed_forward = group.attention, group.feed_forward
-    if attention is not None:
-        attention = replace(attention, matmuls=_in_format(attention.matmuls, form, rest))
-    if feed_forward is not None:
-        feed_forward = replace(
+    changes: dict[str, Any] = {"matmuls": _in_format(group.matmuls, rest, rest)}
+    if (attention := group.attention) is not None:
+        indexer = attention.indexer
+        if indexer is not None:
+            indexer = replace(indexer, matmuls=_in_format(indexer.matmuls, form, rest))
+        changes["attention"] = replace(attention, matmuls=_in_format(attention.matmuls, form, rest), indexer=indexer)
+    if group.recurrence is not None:
+        changes["recurrence"] = replace(group.recurrence, matmuls=_in_format(group.recurrence.matmuls, form, rest))
+    if (feed_forward := group.feed_forward) is not None:
+        changes["feed_forward"] = replace(
             feed_forward,
             matmuls=_in_format(feed_forward.matmuls, form, rest),
             expert_matmuls=_in_format(feed_forward.expert_matmuls, form, rest),
         )
-    beside = _in_format(group.matmuls, rest, rest)
-    return replace(group, attention=attention, feed_forward=feed_forward, matmuls=beside)
+    return replace(group, **changes)
+
+
+_KEPT = frozenset({"router", "shared_gate", "index_weights", "beta", "decay"})
+"""Small matrices that decide over others: no quantiser touches them."""
 
 
 def _in_format(matmuls: tuple[Matmul, ...], form: WeightFormat, rest: WeightFormat) -> tuple[Matmul, ...]:
-    return tuple(replace(matmul, format=rest if matmul.name == "router" else form) for matmul in matmuls)
+    return tuple(replace(matmul, format=rest if matmul.name in _KEPT else form) for matmul in matmuls)

@@ -185,6 +185,89 @@ def held_tokens(context_tokens: Value, window_tokens: Value | None) -> Value:
     return context_tokens if window_tokens is None else _ops.minimum(context_tokens, window_tokens)
 
 
+def compressed_entries(context_tokens: Value, compress_ratio: Value) -> Value:
+    r"""Entries a layer of compressed attention holds: one for every full block of tokens.
+
+    .. math:: n = \lfloor S/r \rfloor
+
+    Parameters
+    ----------
+    context_tokens : tokens of the sequence S [tokens]
+    compress_ratio : tokens one entry stands for r [tokens]
+
+    Returns
+    -------
+    entries : held by one layer [-]
+
+    Examples
+    --------
+    >>> compressed_entries(1000, 4), compressed_entries(1000, 128)
+    (250.0, 7.0)
+
+    References
+    ----------
+    DeepSeek-V4, ``compress_ratios``: 4 in layers that select entries, 128 in layers that attend to all of them.
+    """
+    return 0.0 - _ops.ceil(-(context_tokens / compress_ratio))
+
+
+def indexer_layout_bytes_per_token(index_head_dim: Value) -> Value:
+    r"""Bytes one token takes in the cache of a sparse-attention indexer beside the layout ``fp8_ds_mla``.
+
+    .. math:: \kappa = d_i + 4\,d_i/128
+
+    The index key in fp8 with one fp32 scale per 128 elements.
+
+    Parameters
+    ----------
+    index_head_dim : width of the index key d_i [elements]
+
+    Returns
+    -------
+    kv_bytes_per_token : of one layer [B/token]
+
+    Examples
+    --------
+    >>> indexer_layout_bytes_per_token(128)
+    132.0
+
+    References
+    ----------
+    vLLM, cache of the DeepSeek-V3.2 indexer (128 B + 4 B).
+    """
+    return index_head_dim + 4 * _ops.ceil(index_head_dim / 128)
+
+
+def recurrent_state_bytes(
+    state_elements: Value, bytes_per_state_element: Value, conv_elements: Value, bytes_per_conv_element: Value
+) -> Value:
+    r"""Bytes one layer of linear attention or of a state-space model keeps of a sequence, whatever its length.
+
+    .. math:: B = n_s w_s + n_c w_c
+
+    Parameters
+    ----------
+    state_elements : of the recurrent state n_s [elements]
+    bytes_per_state_element : storage width w_s; engines often keep the state in fp32 [B]
+    conv_elements : last inputs of the short convolution n_c, one column fewer than the kernel has [elements]
+    bytes_per_conv_element : storage width w_c [B]
+
+    Returns
+    -------
+    state_bytes : of one layer and sequence [B]
+
+    Examples
+    --------
+    >>> 36 * recurrent_state_bytes(524288, 4, 24576, 2)  # Qwen3-Next-80B-A3B
+    77266944
+
+    References
+    ----------
+    Mamba-2, arXiv:2405.21060; gated delta rule, arXiv:2412.06464.
+    """
+    return state_elements * bytes_per_state_element + conv_elements * bytes_per_conv_element
+
+
 def summed_kv_bytes_per_token(**kv_bytes_per_token: Value) -> Value:
     r"""KV-cache bytes one more token adds over several kinds of layers.
 

@@ -271,3 +271,32 @@ def mla_expanded_attention_flops_per_token(
     DeepSeek-V2, arXiv:2405.04434, section 2.1.
     """
     return attention_flops_per_token(n_heads, qk_nope_head_dim + qk_rope_head_dim, value_head_dim, context_tokens)
+
+
+def indexer_flops_per_token(n_heads: Value, head_dim: Value, context_tokens: Value) -> Value:
+    r"""Floating-point operations of the indexer of one sparse-attention layer for one new token.
+
+    .. math:: F = 2 H_i d_i\,S
+
+    The indexer scores every cached token; attention then reads the best of them only.
+
+    Parameters
+    ----------
+    n_heads : heads of the indexer H_i [-]
+    head_dim : width of one of them d_i [elements]
+    context_tokens : index keys scored S [tokens]
+
+    Returns
+    -------
+    flops : per new token and layer [FLOP]
+
+    Examples
+    --------
+    >>> indexer_flops_per_token(64, 128, 1)  # one layer of DeepSeek-V3.2
+    16384
+
+    References
+    ----------
+    DeepSeek-V3.2, arXiv:2512.02556, section 2.1.
+    """
+    return 2 * n_heads * head_dim * context_tokens

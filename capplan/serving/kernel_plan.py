@@ -13,7 +13,7 @@ from capplan.cards.engine import Engine
 from capplan.cards.hardware import Hardware
 from capplan.cards.kv import KV_ELEMENT_BYTES, layer_kv_bytes_per_token
 from capplan.cards.model import Attention, FeedForward, LayerGroup, Matmul, Model
-from capplan.errors import InputError
+from capplan.errors import InputError, UnsupportedModelError
 from capplan.formulas.attention_time import attention_flops_per_pair
 from capplan.formulas.experts import ExpertTerm, expert_term
 from capplan.formulas.gemm import ACTIVATION_BYTES, GemmTerm, gemm_term
@@ -51,12 +51,38 @@ def build_plan(
     Raises
     ------
     InputError : expert parallelism for a model without experts, an unknown cache type
+    UnsupportedModelError : a kind of layer whose time is not modelled
     """
+    for group in groups:
+        _refuse_unknown(group, model)
     if layout.ep is not None and layout.ep > 1 and not model.is_mixture:
         raise InputError(f"{model.name} has no experts; leave ep out", key="layout.ep")
     total = sum(group.count for group in groups)
     stretch = busiest_stage_share(total, layout.pp) * layout.pp
     return _Builder(model, hardware, layout, kv_dtype or model.kv_dtype, engine, stretch).plan(groups, total * stretch)
+
+
+def _refuse_unknown(group: LayerGroup, model: Model) -> None:
+    """Parameters and memory of all layers are known, the time of some is not."""
+    kind = _untimed(group)
+    if kind is not None:
+        problem = f"{model.name} has {kind}, whose time is not modelled; its parameters, weights and KV cache are"
+        raise UnsupportedModelError(problem, key="model")
+
+
+def _untimed(group: LayerGroup) -> str | None:
+    attention = group.attention
+    if group.recurrence is not None:
+        return f"{group.recurrence.kind} layers"
+    if group.weight_copies:
+        return "layers that share their weights"
+    if attention is None:
+        return None
+    if attention.kind not in ("gqa", "mla"):
+        return f"{attention.kind} attention layers"
+    if attention.indexer is not None:
+        return "sparse attention with an indexer"
+    return None if attention.stores_kv else "layers that read the cache of another layer"
 
 
 class _Builder:
@@ -319,7 +345,7 @@ def sharded(matmul: Matmul, ways: int, attention: Attention | None = None) -> tu
     if matmul.shard == "row":
         return matmul.inputs / ways, matmul.outputs
     if matmul.shard == "qkv" and attention is not None:
-        width = attention.head_dim + attention.value_head_dim
+        width = attention.projected_kv_width
         queries = matmul.outputs - attention.n_kv_heads * width
         return matmul.inputs, queries / ways + kv_heads_per_rank(attention.n_kv_heads, ways) * width
     return matmul.inputs, matmul.outputs

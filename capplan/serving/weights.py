@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from capplan.cards.model import Attention, LayerGroup, Matmul, Model
+from capplan.cards.model import Attention, LayerGroup, Matmul, Model, Recurrence
 from capplan.cards.model_totals import OTHER_BYTES
 from capplan.formulas import _ops, kv_cache
 from capplan.serving.layout import Layout
@@ -48,9 +48,11 @@ def weights_per_gpu(
     """
     attention = feed_forward = experts = 0.0
     for count, group in stage_layers(model, layout.pp, mtp=mtp):
-        attention += count * _attention_bytes(group.attention, layout.tp)
-        feed_forward += count * _always_bytes(group, layout.tp)
-        experts += count * _expert_bytes(group, layout, model, mxfp4_multiples)
+        stored = count * group.stored / group.count
+        attention += stored * _attention_bytes(group.attention, layout.tp)
+        attention += count * _recurrence_bytes(group.recurrence, layout.tp)
+        feed_forward += stored * _always_bytes(group, layout.tp) + count * _beside_bytes(group, layout.tp)
+        experts += stored * _expert_bytes(group, layout, model, mxfp4_multiples)
     return WeightShares(attention, feed_forward, experts, _embedding_bytes(model, layout, mtp))
 
 
@@ -86,26 +88,42 @@ def _attention_bytes(attention: Attention | None, tp: int) -> float:
     if attention is None:
         return 0.0
     sharded = sum(
-        matmul.weight_bytes * _qkv_share(attention, tp) if matmul.shard == "qkv" else _matmul_bytes(matmul, tp)
+        matmul.weight_bytes * _qkv_share(matmul, attention, tp) if matmul.shard == "qkv" else _matmul_bytes(matmul, tp)
         for matmul in attention.matmuls
     )
-    return sharded + OTHER_BYTES * attention.other_parameters
+    other = attention.other_parameters
+    if (indexer := attention.indexer) is not None:
+        sharded += sum(_matmul_bytes(matmul, tp) for matmul in indexer.matmuls)
+        other += indexer.other_parameters
+    return sharded + OTHER_BYTES * other
 
 
-def _qkv_share(attention: Attention, tp: int) -> float:
+def _recurrence_bytes(recurrence: Recurrence | None, tp: int) -> float:
+    if recurrence is None:
+        return 0.0
+    return sum(_matmul_bytes(m, tp) for m in recurrence.matmuls) + OTHER_BYTES * recurrence.other_parameters
+
+
+def _qkv_share(matmul: Matmul, attention: Attention, tp: int) -> float:
     """Share of the fused query-key-value projection on one rank: query heads split, KV heads at least one."""
-    key_value = attention.head_dim + attention.value_head_dim
-    whole = attention.n_heads * attention.head_dim + attention.n_kv_heads * key_value
+    key_value = attention.n_kv_heads * attention.projected_kv_width
     kv_heads = float(kv_cache.kv_heads_per_rank(attention.n_kv_heads, tp))
-    return (attention.n_heads / tp * attention.head_dim + kv_heads * key_value) / whole
+    on_rank = (matmul.outputs - key_value) / tp + kv_heads * attention.projected_kv_width
+    return on_rank / matmul.outputs
 
 
 def _always_bytes(group: LayerGroup, tp: int) -> float:
-    """What every token passes beside attention."""
+    """What every token passes in feed-forward, and norms."""
     feed_forward = group.feed_forward
-    matmuls = group.matmuls + (feed_forward.matmuls if feed_forward is not None else ())
-    other = group.other_parameters + (feed_forward.other_parameters if feed_forward is not None else 0)
-    return sum(_matmul_bytes(matmul, tp) for matmul in matmuls) + OTHER_BYTES * other
+    if feed_forward is None:
+        return OTHER_BYTES * group.other_parameters
+    sharded = sum(_matmul_bytes(matmul, tp) for matmul in feed_forward.matmuls)
+    return sharded + OTHER_BYTES * (group.other_parameters + feed_forward.other_parameters)
+
+
+def _beside_bytes(group: LayerGroup, tp: int) -> float:
+    """What every layer of the group has of its own beside attention, recurrence and feed-forward."""
+    return sum(_matmul_bytes(matmul, tp) for matmul in group.matmuls) + OTHER_BYTES * group.extra_parameters
 
 
 def _expert_bytes(group: LayerGroup, layout: Layout, model: Model, multiples: tuple[int, int]) -> float:
@@ -137,6 +155,7 @@ def _expert_matmul_bytes(matmul: Matmul, width: int, shards: int, multiples: tup
 def _embedding_bytes(model: Model, layout: Layout, mtp: bool) -> float:
     """Both ends of the model; with a pipeline they are on different stages, and the larger one counts."""
     first, last = _matmul_bytes(model.embedding, layout.tp), _matmul_bytes(model.lm_head, layout.tp)
-    norm = OTHER_BYTES * model.norm_parameters
+    norm = OTHER_BYTES * (model.norm_parameters + model.other_parameters)
+    first += sum(_matmul_bytes(matmul, layout.tp) for matmul in (*model.look_ups, *model.projections))
     ends = max(first, last) if layout.pp > 1 or model.tied_embeddings else first + last
     return norm + ends + (first + last if mtp and model.mtp_copies_embeddings else 0.0)
