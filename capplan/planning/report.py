@@ -148,7 +148,7 @@ def _binding(check: Binding) -> str:
     reached = f"{title(check.name)} {show(check.name, check.value)} of {show(check.name, check.target)}"
     if check.gpus is None:
         return f"{reached}; no smaller pool holds the weights"
-    return f"{reached} in the next smaller pool, {counted(check.gpus, 'GPU')}"
+    return f"{reached} in the smaller pool that comes nearest, {counted(check.gpus, 'GPU')}"
 
 
 def _infeasible(plan: Plan) -> Iterator[str]:

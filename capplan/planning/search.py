@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from capplan.planning.aggregated_pool import AggregatedPool
 
 Pool = TypeVar("Pool")
-SMALLER_TRIED = 3
+SMALLER_TRIED = 4
 
 
 @dataclass(frozen=True)
@@ -89,25 +89,23 @@ class Search(Generic[Pool]):
         self.best = trial if better else self.best
 
     def binding(self) -> Binding | None:
-        """What the largest of the smaller pools misses; where none was tried, the target closest to its limit."""
+        """What the smaller pool that comes nearest misses; where none was tried, the target closest to its limit."""
         if self.best is None:
             return None
         best, cheaper = self.best, [trial for trial in self.failed if trial.gpus < self.best.gpus]
         if not cheaper:
             return _bound_by(best.worst, None)
-        largest = max(trial.gpus for trial in cheaper)
-        mildest = min((t for t in cheaper if t.gpus == largest), key=lambda trial: trial.worst.ratio)
-        return _bound_by(mildest.worst, largest)
+        mildest = min(cheaper, key=lambda trial: trial.worst.ratio)
+        return _bound_by(mildest.worst, mildest.gpus)
 
     def try_smaller(self, bounds: list[tuple[float, Layout]]) -> None:
-        """Evaluate the most promising pools just below the best: they tell what binds."""
+        """Evaluate the most promising smaller pools: they tell what binds."""
         if self.best is None:
             return
         below = self.best.gpus - 1
         sizes = [(below // layout.gpus, fewest, layout) for fewest, layout in bounds if math.isfinite(fewest)]
-        largest = max((count * layout.gpus for count, _, layout in sizes), default=0)
-        full = [pair for pair in sizes if pair[0] and pair[0] * pair[2].gpus == largest]
-        for count, _, layout in sorted(full, key=lambda pair: pair[1] / pair[0])[:SMALLER_TRIED]:
+        smaller = [pair for pair in sizes if pair[0] > 0]
+        for count, _, layout in sorted(smaller, key=lambda pair: pair[1] / pair[0])[:SMALLER_TRIED]:
             self._trial(layout, count)
 
 
