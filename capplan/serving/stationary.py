@@ -9,6 +9,7 @@ from capplan.cards.workload import Workload
 from capplan.errors import InputError
 from capplan.formulas import cap as capped
 from capplan.quantities.chain import Chain
+from capplan.serving.stationary_bounds import full_batch
 from capplan.serving.stationary_law import Stationary
 from capplan.serving.stationary_moments import (
     Demand,
@@ -100,14 +101,10 @@ def _capped(
 ) -> StepMoments:
     steps = workload.decode_moments.m01
     if step_time is not None:
-        import numpy as np
-
-        from capplan.formulas.product_form import step_function
-
-        full = float(step_function(step_time)(np.array([float(cap)]))[0])
-        load = float(chain.given("slot_load", demand.request_rate * steps * full / cap, "T at the cap"))
+        seconds, most = _at_cap(step_time, cap)
+        load = float(chain.given("slot_load", demand.request_rate * steps * seconds / cap, "T at the cap"))
     else:
-        full = found.a + found.b * cap
+        seconds = most = found.a + found.b * cap
         load = chain.derive(
             "slot_load",
             capped.capped_load,
@@ -118,8 +115,20 @@ def _capped(
             cap=cap,
         )
     if load >= 1.0 or not found.stable:
-        return saturated(found, workload, cap, full, load)
-    return with_cap(found, workload, demand, cap, load, chain) if found.b > 0.0 else found
+        return saturated(found, cap, full_batch(seconds, found.c, cap, workload), load)
+    full = full_batch(most, found.c, cap, workload)
+    return with_cap(found, workload, demand, cap, full, load, chain)
+
+
+def _at_cap(step_time: Any, cap: int) -> tuple[float, float]:
+    """T(n) at the cap, and its largest value up to there (on some 250 batches)."""
+    import numpy as np
+
+    from capplan.formulas.product_form import step_function
+
+    batches = np.append(np.arange(1.0, cap, max(1, cap // 250)), float(cap))
+    seconds = step_function(step_time)(batches)
+    return float(seconds[-1]), float(seconds.max())
 
 
 def _linear(step_time: Any) -> tuple[float, float, float] | None:

@@ -16,6 +16,7 @@ from capplan.formulas import special
 from capplan.formulas import stationary as closed
 from capplan.formulas.pearson import pearson_cdf, pearson_quantile
 from capplan.formulas.pearson_mixture import PearsonMixture
+from capplan.serving.stationary_bounds import BoundedLaw, Law, StepCumulants
 from capplan.serving.stationary_moments import StepMoments
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ LOW_SHAPE = 2.0
 HIGH_LOAD = 0.9
 STEADY_CV = 0.1
 _WAIT_CELLS = 12
+_BOUNDING_WAIT = 1e-5
+"""A full batch bounds a mixture of laws only where more requests than this find the batch full."""
 _FINE_NODES = 240
 """The decode time follows the length, so its law needs the lengths in detail."""
 
@@ -45,6 +48,11 @@ class StepLaw:
         if np.ndim(p):
             return np.array([self.quantile(float(one)) for one in np.ravel(p)]).reshape(np.shape(p))
         return max(self.least, pearson_quantile(_probability(p), self.mean, self.variance, self.third))
+
+    @property
+    def total_mean(self) -> float:
+        """Mean [s]."""
+        return self.mean
 
     def cdf(self, seconds: float) -> float:
         """Probability of at most ``seconds``."""
@@ -96,13 +104,14 @@ class Stationary:
     @property
     def step_mean_over_time(self) -> float:
         """Mean step time at a random instant [s]."""
-        return self._law_of_time.mean if self.bounded else math.inf
+        return self._law_of_time.total_mean if self.bounded else math.inf
 
     @property
     def mean(self) -> float:
         """Mean batch over time [1]."""
         m = self.moments
-        return m.batch_mean + m.covariance / m.step_mean if self.bounded else math.inf
+        mean = m.batch_mean + m.covariance / m.step_mean if self.bounded else math.inf
+        return mean if self.cap is None else min(mean, float(self.cap))
 
     @property
     def std(self) -> float:
@@ -112,7 +121,7 @@ class Stationary:
     @property
     def itl_mean(self) -> float:
         """Mean gap between two tokens, over tokens [s]."""
-        return self._law_of_tokens.mean if self.bounded else math.inf
+        return self._law_of_tokens.total_mean if self.bounded else math.inf
 
     @property
     def tpot_mean(self) -> float:
@@ -235,49 +244,82 @@ class Stationary:
 
     def _reweighted(self, shift: float) -> StepLaw:
         m = self.moments
-        if m.step_variance <= 0.0:
-            return StepLaw(m.step_mean + shift, 0.0, 0.0, m.a)
-        # The floor keeps a law where a strong shift would leave none (shape index far below 1).
-        variance = max(closed.reweighted_variance(m.step_variance, m.third, shift), 0.1 * m.step_variance)
-        return StepLaw(m.step_mean + shift, variance, m.third * variance / m.step_variance, m.a)
+        return _shifted(StepCumulants(m.step_mean, m.step_variance, m.third), shift, m.least)
+
+    def _within_cap(self, law: StepLaw, shift_of_full: float) -> Law:
+        full = self.moments.full
+        return law if full is None else BoundedLaw(law, _shifted(full, shift_of_full, self.moments.least))
 
     @cached_property
-    def _law_of_time(self) -> StepLaw:
-        return self._reweighted(self.moments.step_variance / self.moments.step_mean)
+    def _law_of_time(self) -> Law:
+        m = self.moments
+        of_full = m.full.variance / m.full.mean if m.full else 0.0
+        return self._within_cap(self._reweighted(m.step_variance / m.step_mean), of_full)
 
     @cached_property
-    def _law_of_tokens(self) -> StepLaw:
-        return self._reweighted(self.moments.covariance / self.moments.batch_mean)
+    def _law_of_tokens(self) -> Law:
+        """Steps at the cap give equally many tokens each, so there the law over tokens is that over steps."""
+        return self._within_cap(self._reweighted(self.moments.covariance / self.moments.batch_mean), 0.0)
 
     @cached_property
-    def _tpot(self) -> PearsonMixture:
+    def _tpot(self) -> Law:
         """TPOT over requests, on few nodes: TPOT depends smoothly on the length."""
-        return self._tpot_on(self.workload.few_nodes)
+        nodes, full = self.workload.few_nodes, self.moments.full
+        law = self._tpot_on(nodes)
+        if full is None:
+            return law
+        if full.variance <= 0.0:
+            return BoundedLaw(law, StepLaw(full.mean, 0.0, 0.0, 0.0))
+        if self.moments.wait_probability < _BOUNDING_WAIT:
+            return law
+        return BoundedLaw(law, self._tpot_at_cap(nodes, full))
+
+    def _tpot_at_cap(self, nodes: DecodeNodes, full: StepCumulants) -> PearsonMixture:
+        """TPOT over requests whose every step finds the batch full."""
+        use = nodes.steps > 0.0
+        own = nodes.prompt_mean[use] + nodes.steps[use] / 2 - self.workload.mean_context
+        return self._mixture(nodes, full.mean + self.moments.c * own, full.variance, full.third)
 
     def _tpot_on(self, nodes: DecodeNodes) -> PearsonMixture:
         """TPOT over requests: one Pearson III law for each length."""
         m = self.moments
         use = nodes.steps > 0.0
-        steps, weights = nodes.steps[use], nodes.weights[use] / nodes.weights[use].sum()
+        steps = nodes.steps[use]
         y = np.maximum(steps / m.relaxation, 1e-6)
-        shrinking = np.exp(-y)
-        memory, shrink = (1 - shrinking) / y, np.where(y > 1e-3, 2 * (y - 1 + shrinking) / y**2, 1 - y / 3)
+        memory = (1 - np.exp(-y)) / y
         met = self._reweighted(m.met_shift)
-        if m.spectrum is not None:
-            shrink = m.spectrum.averaged_variance(steps) / m.spectrum.step_variance
         own = m.e + m.c * (nodes.prompt_mean[use] + steps / 2) - m.replaced
         mean = m.step_mean + m.met_shift * memory + own * (1 + m.feedback * (1 - memory))
-        variance = met.variance * shrink + m.c**2 * nodes.prompt_variance[use]
-        third = met.third * shrink**2 + m.c**3 * nodes.prompt_third[use]
+        return self._mixture(nodes, mean, met.variance, met.third)
+
+    def _mixture(self, nodes: DecodeNodes, mean: Any, step_variance: float, step_third: float) -> PearsonMixture:
+        """Step times of that variance averaged over the steps of each length, and the spread of prompts beside it."""
+        m, use = self.moments, nodes.steps > 0.0
+        weights, shrink = nodes.weights[use] / nodes.weights[use].sum(), self._shrink(nodes.steps[use])
+        variance = step_variance * shrink + m.c**2 * nodes.prompt_variance[use]
+        third = step_third * shrink**2 + m.c**3 * nodes.prompt_third[use]
         std = np.sqrt(np.maximum(variance, 0.0))
         skew = np.divide(third, std**3, out=np.zeros_like(std), where=std > 0.0)
         return PearsonMixture(weights, mean, std, np.minimum(skew, 30.0))
 
+    def _shrink(self, steps: Any) -> Any:
+        """Variance of the step time averaged over so many steps, over that of one step."""
+        m = self.moments
+        if m.spectrum is not None:
+            return m.spectrum.averaged_variance(steps) / m.spectrum.step_variance
+        y = np.maximum(steps / m.relaxation, 1e-6)
+        return np.where(y > 1e-3, 2 * (y - 1 + np.exp(-y)) / y**2, 1 - y / 3)
+
     @cached_property
-    def _decode_time(self) -> PearsonMixture:
+    def _decode_time(self) -> Law:
+        nodes, m = self.workload.decode_nodes(_FINE_NODES), self.moments
+        law = self._with_waits(self._tpot_on(nodes), nodes)
+        if m.full is None or m.wait_probability < _BOUNDING_WAIT:
+            return law
+        return BoundedLaw(law, self._with_waits(self._tpot_at_cap(nodes, m.full), nodes))
+
+    def _with_waits(self, tpot: PearsonMixture, nodes: DecodeNodes) -> PearsonMixture:
         """Decode steps times TPOT, the wait for a slot added as equal cells of its law."""
-        nodes = self.workload.decode_nodes(_FINE_NODES)
-        tpot = self._tpot_on(nodes)
         steps = nodes.steps[nodes.steps > 0.0]
         waits, shares = self._wait_cells()
         some = float(nodes.weights[nodes.steps > 0.0].sum())
@@ -303,6 +345,15 @@ class Stationary:
         waits = -m.wait_mean_of_waiting * np.log1p(-middle)
         shares = np.diff(edges) * m.wait_probability
         return np.append(0.0, waits), np.append(1 - m.wait_probability, shares)
+
+
+def _shifted(law: StepCumulants, shift: float, least: float) -> StepLaw:
+    """The law of steps after a re-weighting that moves its mean."""
+    if law.variance <= 0.0:
+        return StepLaw(law.mean + shift, 0.0, 0.0, least)
+    # The floor keeps a law where a strong shift would leave none (shape index far below 1).
+    variance = max(closed.reweighted_variance(law.variance, law.third, shift), 0.1 * law.variance)
+    return StepLaw(law.mean + shift, variance, law.third * variance / law.variance, least)
 
 
 def _probability(p: Any) -> float:

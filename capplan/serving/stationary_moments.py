@@ -11,6 +11,7 @@ from capplan.formulas import cap as capped
 from capplan.formulas import lengths
 from capplan.formulas import stationary as closed
 from capplan.quantities.chain import Chain
+from capplan.serving.stationary_bounds import StepCumulants
 
 if TYPE_CHECKING:
     from capplan.formulas.product_form import ProductForm
@@ -54,6 +55,8 @@ class StepMoments:
     ``met_shift``: step time met by an arriving request less the mean over steps [s]. ``feedback``: x/(1-x), how far a
     request's own step seconds multiply. ``slot_load`` and the waits: with a cap only. ``replaced``: step
     seconds of the average request whose place a request takes; 0 where it comes on top of the batch it meets [s].
+    ``least``: the step time that no step falls below [s]. ``full``: the step time while the batch is at the cap, None
+    without a cap.
     """
 
     a: float
@@ -77,6 +80,8 @@ class StepMoments:
     wait_mean_of_waiting: float = 0.0
     slot_load: float | None = None
     replaced: float = 0.0
+    least: float = 0.0
+    full: StepCumulants | None = None
 
 
 def linear_moments(
@@ -101,9 +106,8 @@ def linear_moments(
         mean_decode_steps=steps,
         step_mean=mean,
     )
-    flat = StepMoments(
-        a, e, c, b, load, mean, batch, 0.0, batch, 0.0, 0.0, max(1.0, m.m02 / (2 * steps)), 0.0, load / (1 - load)
-    )
+    refresh = max(1.0, m.m02 / (2 * steps))
+    flat = StepMoments(a, e, c, b, load, mean, batch, 0.0, batch, 0.0, 0.0, refresh, 0.0, load / (1 - load), least=a)
     return flat if b == 0.0 else _second_moments(flat, workload, demand, method, chain)
 
 
@@ -288,7 +292,13 @@ def _nonlinear_bursts(found: StepMoments, workload: Workload, demand: Demand, ex
 
 
 def with_cap(
-    found: StepMoments, workload: Workload, demand: Demand, cap: int, slot_load: float, chain: Chain
+    found: StepMoments,
+    workload: Workload,
+    demand: Demand,
+    cap: int,
+    full: StepCumulants,
+    slot_load: float,
+    chain: Chain,
 ) -> StepMoments:
     """The moments with at most ``cap`` sequences in the batch, and the wait for a slot."""
     m = workload.decode_moments
@@ -299,7 +309,7 @@ def with_cap(
         batch_mean=found.batch_mean,
         load=found.load,
     )
-    law = capped.capped_batch(cap, found.a / found.b, found.load, slot_load, max(peaked, 0.02))
+    law = capped.capped_batch(cap, *_rising(found, demand, workload, cap), slot_load, max(peaked, 0.02))
     wait = chain.derive(
         "decode_wait_mean_of_waiting_seconds",
         capped.wait_mean_of_waiting,
@@ -310,8 +320,21 @@ def with_cap(
     )
     limited = _limited(found, law) if law.wait_probability > 1e-9 else found
     return replace(
-        limited, wait_probability=law.wait_probability, wait_mean_of_waiting=wait, slot_load=slot_load, table=None
+        limited,
+        wait_probability=law.wait_probability,
+        wait_mean_of_waiting=wait,
+        slot_load=slot_load,
+        table=None,
+        full=full,
     )
+
+
+def _rising(found: StepMoments, demand: Demand, workload: Workload, cap: int) -> tuple[float, float]:
+    """a/b and x of the batch law; a step time that does not rise with the batch is its limit of a small slope."""
+    if found.b > 0.0:
+        return found.a / found.b, found.load
+    slope = 1e-6 * found.step_mean / cap
+    return found.step_mean / slope, closed.decode_load(demand.request_rate, workload.decode_moments.m01, slope)
 
 
 def _limited(found: StepMoments, law: capped.CappedBatch) -> StepMoments:
@@ -319,6 +342,8 @@ def _limited(found: StepMoments, law: capped.CappedBatch) -> StepMoments:
 
     The power 2.5 by which the third cumulant falls is assumed (1.5 would keep the skewness, which a cap lowers).
     """
+    if found.covariance <= 0.0:  # the step time does not rise with the batch
+        return replace(found, batch_variance=found.batch_variance * law.variance_ratio)
     time_mean = (found.batch_mean + found.covariance / found.step_mean) * law.mean_ratio
     covariance = min(max(0.0, (time_mean - found.batch_mean) * found.step_mean), found.covariance)
     slope = found.covariance / found.batch_variance
@@ -335,23 +360,23 @@ def _limited(found: StepMoments, law: capped.CappedBatch) -> StepMoments:
     )
 
 
-def saturated(found: StepMoments, workload: Workload, cap: int, step_mean: float, slot_load: float) -> StepMoments:
+def saturated(found: StepMoments, cap: int, full: StepCumulants, slot_load: float) -> StepMoments:
     """A rank whose slots are always full: the batch is the cap, waits have no limit."""
-    context_variance = cap * (found.c * workload.context_std) ** 2
     return replace(
         found,
         e=found.e if math.isfinite(found.e) else 0.0,
         replaced=found.b if math.isfinite(found.b) else 0.0,
-        step_mean=step_mean,
+        step_mean=full.mean,
         batch_mean=float(cap),
-        step_variance=context_variance,
+        step_variance=full.variance,
         batch_variance=0.0,
         covariance=0.0,
-        third=0.0,
+        third=full.third,
         met_shift=0.0,
         feedback=0.0,
         table=None,
         wait_probability=1.0,
         wait_mean_of_waiting=math.inf,
         slot_load=slot_load,
+        full=full,
     )
