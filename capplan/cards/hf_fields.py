@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from capplan.errors import InputError, UnsupportedModelError
@@ -9,18 +10,33 @@ from capplan.errors import InputError, UnsupportedModelError
 _T = TypeVar("_T")
 
 _HARMLESS_NAMES = """
-    _name_or_path activation_function architectures attention_dropout attn_implementation auto_map aux_loss_alpha
-    bad_words_ids begin_suppress_tokens bos_token_id classifier_dropout decoder_start_token_id diversity_penalty
-    do_sample early_stopping embd_pdrop eos_token_id ep_size finetuning_task forced_bos_token_id forced_eos_token_id
-    hidden_act hidden_activation hidden_dropout id2label initializer_range initial_context_length is_decoder label2id
-    layer_norm_eps length_penalty max_length min_length model_type n_group no_repeat_ngram_size norm_eps
-    norm_topk_prob num_beam_groups num_beams num_return_sequences original_max_position_embeddings output_attentions
-    output_hidden_states output_router_logits output_scores pad_token_id partial_rotary_factor prefix pretraining_tp
-    problem_type remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate rms_norm_eps
-    rope_interleave rope_local_base_freq rope_parameters rope_scaling rope_theta rope_type rotary_base
-    routed_scaling_factor router_aux_loss_coef router_jitter_noise scoring_func sep_token_id seq_aux suppress_tokens
-    swiglu_limit task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p topk_group topk_method
-    torchscript transformers_version typical_p use_bfloat16 use_cache use_mrope
+    _attn_implementation _attn_implementation_autoset _name_or_path activation_fn_name activation_function
+    apply_query_key_layer_scaling architectures attention_dropout attention_multiplier attention_softmax_in_fp32
+    attn_implementation attn_logit_softcapping attn_scale attn_temperature_tuning auto_map aux_loss_alpha
+    bad_words_ids begin_suppress_tokens bias_dropout_fusion bos_token_id cache_implementation
+    calculate_per_token_loss classifier_dropout clip_qkv decoder_start_token_id dim_model_base diversity_penalty
+    do_sample early_stopping emb_dropout_prob embd_pdrop embedding_multiplier eos_token_id ep_size
+    final_logit_softcapping finetuning_task floor_scale for_llm_compressor forced_bos_token_id forced_eos_token_id
+    fp32_residual_connection gegelu_limit hidden_act hidden_activation hidden_dropout id2label init_std
+    initial_context_length initializer_range input_jitter_noise interpolate_factor is_causal is_decoder label2id
+    layer_norm_eps layer_norm_epsilon layerdrop layernorm_epsilon length_penalty logit_scale logits_scaling
+    mamba_chunk_size mamba_hidden_act max_length min_length mlp_hidden_act model_type moe_renormalize
+    moe_router_activation_func moe_router_dtype mup_attn_multiplier mup_embedding_multiplier mup_use_scaling
+    mup_width_multiplier n_group no_repeat_ngram_size norm_before_gate norm_eps norm_epsilon norm_topk_prob
+    num_beam_groups num_beams num_expert_group num_logits_to_keep num_return_sequences
+    original_max_position_embeddings original_rope output_attentions output_hidden_states output_router_logits
+    output_scores pad_token_id partial_rotary_factor prefix pretraining_tp problem_type query_pre_attn_scalar
+    remove_invalid_values reorder_and_upcast_attn repetition_penalty rescale_prenorm_residual resid_pdrop
+    residual_in_fp32 residual_multiplier return_dict return_dict_in_generate rms_norm_eps rope_freq_constant
+    rope_interleave rope_local_base_freq rope_max_length rope_parameters rope_scaling rope_theta rope_type
+    rotary_base rotary_dim rotary_emb_base rotary_pct routed_scaling_factor router_aux_loss_coef router_jitter_noise
+    router_scaling_factor router_z_loss_coef scale_attention_softmax_in_fp32 scale_attn_by_inverse_layer_idx
+    scale_attn_weights scale_depth scale_emb scoring_func sep_token_id seq_aux summary_activation
+    summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens swiglu_alpha
+    swiglu_limit task_specific_params temperature tf_legacy_loss time_step_floor time_step_init_scheme
+    time_step_limit time_step_max time_step_min time_step_scale tokenizer_class top_k top_p topk_group topk_method
+    torchscript transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache use_flash_attn
+    use_grouped_topk use_mamba_kernels use_mrope z_loss_weight
 """
 HARMLESS = frozenset(_HARMLESS_NAMES.split())
 """Fields known to change neither what is stored, nor what is cached, nor what is computed by more than a hair."""
@@ -34,6 +50,9 @@ HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {
     "tie_encoder_decoder": (False,),
 }
 """Fields that are harmless at these values, which full dumps of a config write out."""
+
+HARMLESS_ENDS = ("_token_id", "_token_index", "_token_ids", "dropout", "dropout_prob", "_pdrop", "softcapping", "_std")
+"""Ends of the names of such fields."""
 
 WRAPPER_HARMLESS = (
     "audio", "boi_", "eoi_", "ignore_index", "image", "mm_", "multimodal_", "projector", "spatial_merge", "video",
@@ -76,16 +95,26 @@ class ConfigFields:
         self.data, self.file, self.prefix = data, file, prefix
         self.read: set[str] = set()
         self.assumed: dict[str, str] = {}
+        self.synonyms: Mapping[str, tuple[str, ...]] = {}
+        self.defaults: Mapping[str, Any] = {}
+        self.beside: tuple[str, ...] = ()
+
+    def called(self, name: str) -> str:
+        """What the config calls a field: its usual name, or the synonym of the family that is there."""
+        if self.data.get(name) is not None:
+            return name
+        return next((other for other in self.synonyms.get(name, ()) if self.data.get(other) is not None), name)
 
     def value(self, name: str) -> Any:
         """The raw value, or None; the field counts as read."""
+        name = self.called(name)
         if name in self.data:
             self.read.add(name)
         return self.data.get(name)
 
     def has(self, name: str) -> bool:
         """Whether the field is there and not null."""
-        return self.data.get(name) is not None
+        return self.data.get(self.called(name)) is not None
 
     def whole(self, *names: str, least: int = 1, most: int = 10**7) -> int:
         """A whole number under the first of ``names`` that is there; several must agree.
@@ -94,6 +123,8 @@ class ConfigFields:
         ------
         InputError : missing, not a whole number, out of range, or two names with different values
         """
+        if (default := self._default(names)) is not None:
+            return int(default)
         first, *others = self._present(names)
         for name in (first, *others):
             value = self.value(name)
@@ -104,28 +135,70 @@ class ConfigFields:
         return int(self.data[first])
 
     def _present(self, names: tuple[str, ...]) -> list[str]:
-        present = [name for name in names if self.has(name)]
+        every = dict.fromkeys(other for name in names for other in (name, *self.synonyms.get(name, ())))
+        present = [name for name in every if self.data.get(name) is not None]
         if not present:
             raise self.error(names[0], "is missing, and a default would be a guess")
         return present
 
+    def _default(self, names: tuple[str, ...]) -> Any:
+        """What the class of the family takes where a field is absent, noted as assumed."""
+        if names[0] not in self.defaults or any(self.has(name) for name in names):
+            return None
+        return self.assume(names[0], self.defaults[names[0]])
+
     def count(self, *names: str, unit: str, most: int = 10**7) -> dict[str, Any]:
         """The number of a card from a whole number above zero; see :meth:`whole`."""
         value = self.whole(*names, most=most)
+        if not any(self.has(name) for name in names):
+            return self.number(value, unit, note=f"{names[0]}: default of the class")
         return self.number(value, unit, self._present(names)[0])
 
     def zero_or_count(self, name: str, *, unit: str) -> dict[str, Any] | None:
         """As :meth:`count`; None where the field is absent, null or 0."""
-        if not self.has(name) or (type(self.value(name)) is int and self.value(name) == 0):
+        if not self.has(name) and name not in self.defaults:
             self.ignore(name)
             return None
+        if self.has(name) and type(self.value(name)) is int and self.value(name) == 0:
+            return None
         return self.count(name, unit=unit)
+
+    def whole_list(self, name: str, length: int, *, least: int = 1, most: int = 10**7) -> list[int]:
+        """Whole numbers, one a layer.
+
+        Raises
+        ------
+        InputError : no list of that length, or an entry that is no whole number in range
+        """
+        value = self.value(name)
+        if not isinstance(value, list) or len(value) != length:
+            raise self.error(name, f"must be a list of {length} whole numbers, one a layer")
+        for item in value:
+            if type(item) is not int or not least <= item <= most:
+                raise self.error(name, f"{_shown(item)} must be a whole number from {least} to {most:,}")
+        return value
+
+    def words(self, name: str, length: int, known: tuple[str, ...]) -> list[str]:
+        """One word of ``known`` a layer.
+
+        Raises
+        ------
+        InputError : no list of that length
+        UnsupportedModelError : another word
+        """
+        value = self.value(name)
+        if not isinstance(value, list) or len(value) != length:
+            raise self.error(name, f"must name {length} layers, one each")
+        for word in value:
+            if word not in known:
+                raise self.unsupported(name, f"layer type {str(word)[:40]!r} is not modelled")
+        return value
 
     def flag(self, name: str, default: bool) -> bool:
         """A boolean; where the field is absent or null, the ``default`` of the class, noted as assumed."""
         value = self.value(name)
         if value is None:
-            return self.assume(name, default)
+            return self.assume(name, bool(self.defaults.get(name, default)))
         if not isinstance(value, bool):
             raise self.error(name, f"{_shown(value)} must be true or false")
         return value
@@ -149,20 +222,22 @@ class ConfigFields:
 
     def ignore(self, *names: str) -> None:
         """Fields this family is known not to use."""
-        self.read.update(name for name in names if name in self.data)
+        every = [other for name in names for other in (name, *self.synonyms.get(name, ()))]
+        self.read.update(name for name in every if name in self.data)
 
     def number(self, value: int, unit: str, *names: str, note: str = "") -> dict[str, Any]:
         """The sourced number of a card, from fields or from what the model class fixes (then ``note`` says it)."""
-        fields = f"config.json: {', '.join(self.prefix + name for name in names)}" if names else ""
+        fields = f"config.json: {', '.join(self.prefix + self.called(name) for name in names)}" if names else ""
         source = "; ".join(part for part in (fields, note) if part)
         return {"value": value, "unit": unit, "source": source, "kind": "spec"}
 
     def error(self, name: str, problem: str) -> InputError:
         """An input error that names file and field."""
-        return InputError(problem, key=self.prefix + name, file=self.file)
+        return InputError(problem, key=self.prefix + self.called(name), file=self.file)
 
     def unsupported(self, name: str, problem: str) -> UnsupportedModelError:
         """A refusal that names file, field, value and effect."""
+        name = self.called(name)
         effect = effect_of(name) or "the result"
         shown = _shown(self.data.get(name))
         return UnsupportedModelError(
@@ -178,13 +253,13 @@ class ConfigFields:
         """
         unread = [name for name in self.data if name not in self.read]
         for name in unread:
-            if self._could_matter(name):
+            if not name.startswith(self.beside or ("\0",)) and self._could_matter(name):
                 raise self.unsupported(name[:80], "this field is not understood")
         return [self.prefix + name for name in unread]
 
     def _could_matter(self, name: str) -> bool:
         value = self.data[name]
-        if value is None or name in HARMLESS:
+        if value is None or name in HARMLESS or name.endswith(HARMLESS_ENDS):
             return False
         if name in HARMLESS_VALUES:
             return value not in HARMLESS_VALUES[name]

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from capplan.cards.hf_families import FAMILIES, CardPart, Family
+from capplan.cards.hf_card import layer_card, layer_formats
+from capplan.cards.hf_families import FAMILIES, WRAPPED, CardPart, Family
+from capplan.cards.hf_family import Layer
 from capplan.cards.hf_fields import WRAPPER_HARMLESS, ConfigFields
 from capplan.cards.hf_quantization import Quantization, read_quantization
 from capplan.cards.model import Model
@@ -22,16 +25,26 @@ from capplan.errors import InputError, UnsupportedModelError
 
 SIDE_CAR = "hf_quant_config.json"
 MAX_LAYERS = 2_000
+TEXT_PARTS = ("text_config", "language_config", "llm_config")
+"""What wrappers call their text model."""
+
+_SHARED = (
+    "tie_word_embeddings", "quantization_config", "compression_config", "dtype", "torch_dtype", "expert_dtype",
+)  # fmt: skip
+"""Fields a wrapper may give in place of its text model."""
+
+_CONTEXT = (
+    "max_position_embeddings", "max_seq_len", "max_sequence_length", "seq_length", "model_max_length", "n_positions",
+    "max_context_length",
+)  # fmt: skip
+"""What configs call the longest sequence."""
 
 
-class LayerKind(NamedTuple):
-    """What tells one layer from another: window, mixture or dense, and the formats of its parts."""
+class _Text(NamedTuple):
+    """The fields of the text model and where in the file they sit."""
 
-    window: int | None
-    mixture: bool
-    attention_format: str
-    feed_forward_format: str
-    shared_format: str
+    fields: ConfigFields
+    part: str | None
 
 
 def import_config(
@@ -40,6 +53,7 @@ def import_config(
     name: str = "model",
     file: str = "config.json",
     side_car: dict[str, Any] | None = None,
+    assume: Mapping[str, Any] | None = None,
     **origin: Any,
 ) -> Model:
     """The model a ``config.json`` describes.
@@ -50,6 +64,8 @@ def import_config(
     name : name of the model
     file : named in errors and in the provenance
     side_car : the parsed ``hf_quant_config.json``, where there is one
+    assume : fields the user answers for, by name (``text_config.`` may be left out): they replace those of the file,
+        count as understood and are recorded
     origin : ``repository``, ``url``, ``commit``, ``retrieved_from``, ``notes``, ``aliases``
 
     Returns
@@ -61,7 +77,8 @@ def import_config(
     UnsupportedModelError : a model type, an architecture or a field that is not modelled; names field, value, effect
     InputError : a field missing or out of range
     """
-    return model_from_data(card_from_config(data, name=name, file=file, side_car=side_car, **origin), file)
+    card = card_from_config(data, name=name, file=file, side_car=side_car, assume=assume, **origin)
+    return model_from_data(card, file)
 
 
 def card_from_config(
@@ -70,26 +87,65 @@ def card_from_config(
     name: str = "model",
     file: str = "config.json",
     side_car: dict[str, Any] | None = None,
+    assume: Mapping[str, Any] | None = None,
     aliases: list[str] | None = None,
     **origin: Any,
 ) -> CardPart:
     """The plain data of the card a ``config.json`` gives; parameters and errors as for :func:`import_config`."""
-    text = _text_fields(data, file)
-    family = _family(text)
-    quantization = read_quantization(text, side_car, str(Path(file).parent / SIDE_CAR))
-    parts = _parts(text, family, quantization)
-    unread = sorted([*text.refuse_unknown(), *_wrapper_unread(data, text)])
-    _refuse_unmatched(text, quantization)
-    inner = data.get("text_config") or data
+    given = dict(assume or {})
+    text = _text_fields(_assumed(data, given), file)
+    fields = text.fields
+    fields.read.update(name.removeprefix(fields.prefix) for name in given)
+    family = _family(fields, answered="model_type" in {key.rpartition(".")[2] for key in given})
+    quantization = read_quantization(fields, side_car, str(Path(file).parent / SIDE_CAR))
+    parts = _parts(fields, family, quantization)
+    unread = sorted([*fields.refuse_unknown(), *_wrapper_unread(data, text, given)])
+    _refuse_unmatched(fields, quantization)
     provenance = {
         **origin,
         "file": Path(file).name,
-        "model_type": text.data["model_type"],
-        "fields_read": sorted(text.prefix + field if field in inner else field for field in text.read),
+        "model_type": fields.data["model_type"],
+        "fields_read": sorted(_fields_read(data, text)),
         "fields_unread": unread,
-        "fields_assumed": text.assumed,
+        "fields_assumed": fields.assumed,
+        "assumed": {key: _short(value) for key, value in given.items()},
     }
+    if notes := [*origin.get("notes", []), *_notes(fields, family)]:
+        provenance["notes"] = notes
     return {"schema": SCHEMA, "name": _card_name(name), "aliases": aliases or [], **parts, "provenance": provenance}
+
+
+def _assumed(data: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The config with the user's answers in the place of its own."""
+    if not given:
+        return data
+    changed = {
+        key: dict(value) if key in TEXT_PARTS and isinstance(value, dict) else value for key, value in data.items()
+    }
+    for key, value in given.items():
+        part, _, inner = key.partition(".")
+        place = changed[part] if inner and isinstance(changed.get(part), dict) else _part_of(changed) or changed
+        place[inner if inner and place is changed.get(part) else key] = value
+    return changed
+
+
+def _part_of(data: dict[str, Any]) -> dict[str, Any] | None:
+    return next((data[part] for part in TEXT_PARTS if isinstance(data.get(part), dict)), None)
+
+
+def _short(value: Any) -> str:
+    return str(value)[:200] or "''"
+
+
+def _fields_read(data: dict[str, Any], text: _Text) -> list[str]:
+    inner = data if text.part is None else data.get(text.part) or {}
+    return [text.fields.prefix + field if field in inner else field for field in text.fields.read]
+
+
+def _notes(fields: ConfigFields, family: Family) -> list[str]:
+    """What the model has that is not counted."""
+    held = [name for name in family.mtp_unknown if fields.value(name)]
+    return [f"multi-token-prediction layers ({', '.join(held)}) are not modelled and not counted"] if held else []
 
 
 def card_from_file(file: Path, data: dict[str, Any] | None = None, **origin: Any) -> CardPart:
@@ -109,36 +165,46 @@ def _card_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-")[:100] or "model"
 
 
-def _text_fields(data: dict[str, Any], file: str) -> ConfigFields:
+def _text_fields(data: dict[str, Any], file: str) -> _Text:
     """The fields of the text model, with what a wrapper says about it taken along."""
-    inner = data.get("text_config")
-    if inner is None:
-        return ConfigFields(data, file)
+    part = next((name for name in TEXT_PARTS if data.get(name) is not None), None)
+    if part is None:
+        return _Text(_flat_fields(data, file), None)
+    inner = data[part]
     if not isinstance(inner, dict):
-        raise InputError("must be a table", key="text_config", file=file)
-    merged = dict(inner)
-    outer = ConfigFields(data, file)
-    for name in ("tie_word_embeddings", "quantization_config", "dtype", "torch_dtype"):
+        raise InputError("must be a table", key=part, file=file)
+    merged, outer = dict(inner), ConfigFields(data, file)
+    for name in _SHARED:
         if not outer.has(name):
             continue
         if merged.get(name) is not None and merged[name] != data[name]:
-            raise outer.error(name, f"{str(data[name])[:40]} differs from the one in text_config")
+            raise outer.error(name, f"{str(data[name])[:40]} differs from the one in {part}")
         merged[name] = data[name]
     merged.pop("architectures", None)
-    return ConfigFields(merged, file, "text_config.")
+    if merged.get("model_type") is None and isinstance(data.get("model_type"), str):
+        merged["model_type"] = WRAPPED.get(data["model_type"])
+    return _Text(ConfigFields(merged, file, f"{part}."), part)
 
 
-def _wrapper_unread(data: dict[str, Any], text: ConfigFields) -> list[str]:
+def _flat_fields(data: dict[str, Any], file: str) -> ConfigFields:
+    """A config whose text fields sit beside those of other parts, as early vision models had them."""
+    fields = ConfigFields(data, file)
+    if isinstance(data.get("vision_config"), dict):
+        fields.beside = WRAPPER_HARMLESS
+    return fields
+
+
+def _wrapper_unread(data: dict[str, Any], text: _Text, given: dict[str, Any]) -> list[str]:
     """Fields of a multimodal wrapper that do not concern its text model; refuses one that might."""
-    if not text.prefix:
+    if text.part is None:
         return []
-    outer = ConfigFields({k: v for k, v in data.items() if not k.startswith(WRAPPER_HARMLESS)}, text.file)
-    outer.ignore("text_config", "tie_word_embeddings", "quantization_config", "dtype", "torch_dtype", "vocab_size")
+    outer = ConfigFields({k: v for k, v in data.items() if not k.startswith(WRAPPER_HARMLESS)}, text.fields.file)
+    outer.ignore(text.part, *_SHARED, "vocab_size", *given)
     outer.refuse_unknown()
-    return sorted(set(data) - {"text_config"} - text.read)
+    return sorted(set(data) - {text.part} - text.fields.read)
 
 
-def _family(text: ConfigFields) -> Family:
+def _family(text: ConfigFields, *, answered: bool) -> Family:
     name = text.value("model_type")
     if not isinstance(name, str):
         raise text.error("model_type", "is missing: it says how the other fields are to be read")
@@ -148,9 +214,12 @@ def _family(text: ConfigFields) -> Family:
             f"model type {name[:60]!r} is not modelled (known: {known})", key=f"{text.prefix}model_type", file=text.file
         )
     family = FAMILIES[name]
+    text.synonyms = family.synonyms
+    # A part inside a wrapper is written without what equals the defaults of its class.
+    text.defaults = family.defaults if text.prefix else {}
     architectures = text.value("architectures") or []
     for architecture in architectures if isinstance(architectures, list) else [architectures]:
-        if architecture not in family.architectures:
+        if architecture not in family.architectures and not answered:
             raise text.unsupported("architectures", f"{str(architecture)[:60]!r} is not the {name} that is modelled")
     return family
 
@@ -158,83 +227,51 @@ def _family(text: ConfigFields) -> Family:
 def _parts(text: ConfigFields, family: Family, quantization: Quantization) -> dict[str, Any]:
     """The fields of the card that describe the model itself."""
     n_layers = text.whole("num_hidden_layers", most=MAX_LAYERS)
-    kinds = _layer_kinds(text, family, quantization, n_layers)
-    counts = Counter(kinds)
+    layers = family.layers(text, n_layers)
+    formats = [layer_formats(text, family, quantization, layer, number) for number, layer in enumerate(layers)]
+    kinds = Counter(zip(layers, formats, strict=True))
+    total = sum(kinds.values())
     rest = quantization.rest
     return {
         "hidden_size": text.count("hidden_size", unit="element"),
         "vocab_size": text.count("vocab_size", unit="token", most=10**8),
-        "max_context": text.count("max_position_embeddings", unit="token", most=10**9),
-        "tied_embeddings": text.flag("tie_word_embeddings", False),
+        "max_context": _max_context(text, family),
+        "tied_embeddings": text.flag("tie_word_embeddings", family.tied),
         "embedding_format": rest,
         "lm_head_format": quantization.lm_head_format,
         "kv_dtype": quantization.kv_dtype or "bf16",
-        "layers": [_layer(text, family, kind, count, rest, n_layers) for kind, count in counts.items()],
-        "mtp": _mtp(text, family, quantization, kinds[-1], n_layers),
+        **(family.ends(text) if family.ends is not None else {}),
+        "layers": [layer_card(text, layer, forms, count, total) for (layer, forms), count in kinds.items()],
+        "mtp": _mtp(text, family, quantization, layers[-1], n_layers),
     }
 
 
-def _layer_kinds(text: ConfigFields, family: Family, quantization: Quantization, n_layers: int) -> list[LayerKind]:
-    windows = family.windows(text, n_layers)
-    mixture = family.mixture_layers(text, n_layers) if family.mixture_layers is not None else [False] * n_layers
-    return [
-        LayerKind(windows[layer], mixture[layer], *_formats(text, family, quantization, layer, mixture[layer]))
-        for layer in range(n_layers)
-    ]
+def _max_context(text: ConfigFields, family: Family) -> CardPart:
+    names = [name for name in _CONTEXT if text.has(name)]
+    if names:
+        return text.count(names[0], unit="token", most=10**9)
+    default = family.defaults.get("max_position_embeddings")
+    if default is None:
+        return text.count(*_CONTEXT, unit="token", most=10**9)
+    text.assume("max_position_embeddings", default)
+    return text.number(default, "token", note="max_position_embeddings: default of the class")
 
 
-def _formats(
-    text: ConfigFields, family: Family, quantization: Quantization, layer: int, mixture: bool
-) -> tuple[str, str, str]:
-    """Formats of attention, feed-forward (or experts) and shared experts of one layer."""
-    modules = family.modules
-    feed_forward = modules.experts if mixture else modules.dense
-    shared = modules.shared if mixture else ()
-    formats = []
-    for names, experts in ((modules.attention, False), (feed_forward, mixture), (shared, False)):
-        form = quantization.format_of(tuple(f"layers.{layer}.{name}" for name in names), experts=experts)
-        if form is None:
-            raise text.unsupported("quantization_config", f"layer {layer} has only some of {names[0]}, ... quantised")
-        formats.append(form)
-    return formats[0], formats[1], formats[2]
-
-
-def _layer(text: ConfigFields, family: Family, kind: LayerKind, count: int, rest: str, n_layers: int) -> CardPart:
-    note = "" if count == n_layers else f"{count} of {n_layers} are of this kind"
-    return {
-        "count": text.number(count, "layer", "num_hidden_layers", note=note),
-        "norms": text.number(2, "norm", note="before attention and before feed-forward"),
-        "attention": family.attention(text, kind.window, kind.attention_format),
-        "feed_forward": _feed_forward(text, family, kind, rest),
-    }
-
-
-def _feed_forward(text: ConfigFields, family: Family, kind: LayerKind, rest: str) -> CardPart:
-    if kind.mixture and family.mixture is not None:
-        return family.mixture(text, kind.feed_forward_format, kind.shared_format, rest)
-    return family.dense(text, kind.feed_forward_format)
-
-
-def _mtp(
-    text: ConfigFields, family: Family, quantization: Quantization, last: LayerKind, n_layers: int
-) -> CardPart | None:
+def _mtp(text: ConfigFields, family: Family, quantization: Quantization, last: Layer, n_layers: int) -> CardPart | None:
     """Multi-token-prediction layers: a layer like the last one, behind a projection and with three norms more."""
-    if family.mtp_field is None or (count := text.zero_or_count(family.mtp_field, unit="layer")) is None:
+    for name in family.mtp_unknown:
+        text.ignore(name)
+    if family.mtp is None or (count := text.zero_or_count(family.mtp[0], unit="layer")) is None:
         return None
-    rest = quantization.rest
-    kind = LayerKind(last.window, last.mixture, *_formats(text, family, quantization, n_layers, last.mixture))
-    layer = {
-        "count": count,
-        "norms": text.number(5, "norm", note="two of the layer, enorm, hnorm and shared_head.norm"),
-        "attention": family.attention(text, kind.window, kind.attention_format),
-        "feed_forward": _feed_forward(text, family, kind, rest),
-    }
-    return {"layers": [layer], "copies_embeddings": True, "projection_format": rest}
+    card = layer_card(text, last, layer_formats(text, family, quantization, last, n_layers), 1, 1)
+    note = f"{last.norms} of the layer, enorm, hnorm and shared_head.norm"
+    card = {**card, "count": count, "norms": text.number(last.norms + 3, "norm", note=note)}
+    return {"layers": [card], "copies_embeddings": family.mtp[1], "projection_format": quantization.rest}
 
 
 def _refuse_unmatched(text: ConfigFields, quantization: Quantization) -> None:
     """A module pattern that met nothing may name something that was not understood."""
-    n_layers = int(text.data["num_hidden_layers"])
+    n_layers = text.whole("num_hidden_layers", most=MAX_LAYERS)
     for pattern in quantization.unused():
         match = re.match(r"layers\.(\d{1,6})(\.|\*|$)", pattern)
         if match is None or int(match[1]) < n_layers:

@@ -29,13 +29,14 @@ def formats(model):
     return {matmul.name: matmul.format.name for _, matmul in model.matmuls()}
 
 
-@pytest.mark.parametrize("name", ["xai-org__grok-1", "deepseek-ai__DeepSeek-V3.2", "google__gemma-3-27b-it"])
-def test_a_family_that_is_not_modelled_is_refused_by_name(name):
-    data = config(name)
-    shown = data.get("text_config", data)["model_type"] if name != "xai-org__grok-1" else "Grok1ModelForCausalLM"
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [({"model_type": "rwkv"}, "'rwkv' is not modelled"), ({"architectures": ["Grok9"]}, "'Grok9' is not the llama")],
+)
+def test_a_family_that_is_not_modelled_is_refused_by_name(changes, shown):
     with pytest.raises(UnsupportedModelError, match=shown) as caught:
-        load_model(CONFIGS / f"{name}.json")
-    assert caught.value.file == str(CONFIGS / f"{name}.json")
+        import_config(config(LLAMA, **changes), file="my.json")
+    assert caught.value.file == "my.json"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_a_family_that_is_not_modelled_is_refused_by_name(name):
         (LLAMA, "sliding_window", 4096),
         (LLAMA, "attention_sink_size", 4),
         (LLAMA, "num_kv_shared_layers", 15),
-        (LLAMA, "layer_types", ["full_attention"] * 32),
+        (LLAMA, "layer_types", ["sliding_attention"] * 32),
         (LLAMA, "compress_ratio", 4),
         (LLAMA, "moe_num_experts", 8),
         (LLAMA, "n_positions_per_block", 8),
@@ -199,9 +200,13 @@ def test_a_wrapper_with_a_field_that_could_matter_is_refused():
         import_config(wrapped(LLAMA, {"cross_attention_layers": [3, 8]}))
 
 
-def test_a_wrapper_that_leaves_the_text_part_to_class_defaults_is_refused():
-    with pytest.raises(InputError, match=r"text_config\.num_hidden_layers: is missing, and a default would be a guess"):
-        load_model(CONFIGS / "llava-hf__llava-1.5-7b-hf.json")
+def test_a_wrapper_that_leaves_the_text_part_to_class_defaults_says_which():
+    # A part inside a wrapper is written without what equals the defaults of its class.
+    model = load_model(CONFIGS / "llava-hf__llava-1.5-7b-hf.json")
+    assert model.parameters_total == 6_738_939_904
+    assert model.provenance["fields_assumed"]["text_config.num_hidden_layers"] == "32"
+    with pytest.raises(InputError, match="num_hidden_layers: is missing, and a default would be a guess"):
+        import_config(config(LLAMA, num_hidden_layers="absent"))
 
 
 def quantized(name, **options):
@@ -274,10 +279,16 @@ def test_modules_left_out_by_name_wildcard_and_simple_expression():
         assert kinds == [(1, "bf16"), (31, "fp8")], pattern
 
 
+def test_a_matrix_left_out_on_its_own_keeps_its_type():
+    model = quantized(LLAMA, quant_method="fp8", modules_to_not_convert=["model.layers.3.self_attn.o_proj"])
+    kinds = sorted((g.count, *(m.format.name for m in g.attention.matmuls)) for g in model.layers)
+    assert kinds == [(1, "fp8", "bf16"), (31, "fp8", "fp8")]
+
+
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("model.layers.3.self_attn.o_proj", "layer 3 has only some of self_attn.q_proj"),
+        ("model.layers.3.self_attn.k_proj", "layer 3 has only some of self_attn.q_proj"),
         ("model.layers.3.mixer", "names 'layers.3.mixer', which no layer has"),
         ("re:(a+)+$", "is a regular expression that is not understood"),
         ("x" * 300, "longer than 200 characters"),
