@@ -10,7 +10,7 @@ from typing import Any
 from capplan.cards.engine import Engine
 from capplan.cards.engine_card import load_engine
 from capplan.cards.hardware import Hardware
-from capplan.cards.kv import kv_bytes_per_rank, layer_kv_bytes_per_token
+from capplan.cards.kv import kv_bytes_per_rank, kv_streams
 from capplan.cards.model import Model
 from capplan.cards.number import Number
 from capplan.errors import InputError
@@ -275,9 +275,9 @@ class _Rank:
             layers = -(-group.count // self.layout.pp)
             if (attention := group.attention) is not None:
                 tp, expand = self.layout.tp, self.expand_mla
-                width = layer_kv_bytes_per_token(attention, dtype, tensor_parallel=tp, expand_mla=expand)
-                window = None if self.unified_pages else attention.window
-                kinds.append(LayerKind(layers, width / self.layout.dcp, window))
+                for stream in kv_streams(attention, dtype, tensor_parallel=tp, expand_mla=expand):
+                    width = stream.bytes_per_entry / stream.tokens_per_entry / self.layout.dcp
+                    kinds.append(LayerKind(layers, width, None if self.unified_pages else stream.window))
             if group.state_bytes:
                 kinds.append(LayerKind(layers, 0.0, state_bytes=group.state_bytes / self.layout.tp))
         return kinds
