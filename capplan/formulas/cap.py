@@ -77,6 +77,8 @@ def capped_batch(cap: float, a_over_b: float, load: float, slot_load: float, pea
         # weight(n - 1) / weight(n); below level 1 the last state is fractional
         weight *= level / (load * (shape + level - 1)) if shape + level > 1 else 0.0
         level -= 1.0
+    if math.isinf(total):  # so light a load that the cap is out of reach
+        return CappedBatch(0.0, 1.0, 1.0)
     beyond = slot_load / (1 - slot_load)
     mass = total + beyond
     running, square = (first + beyond * levels) / mass, (second + beyond * levels**2) / mass

@@ -26,6 +26,9 @@ __all__ = [
     "Uniform",
 ]
 
+LEAST_CV = 1e-6
+"""A law with a smaller coefficient of variation is that of equal lengths; doubles cannot tell them apart."""
+
 
 @dataclass(frozen=True)
 class Fixed(LengthLaw):
@@ -122,7 +125,7 @@ class Gamma(LengthLaw):
 
     def __init__(self, mean: float, cv: float, max: float | None = None) -> None:
         object.__setattr__(self, "mean_tokens", check_tokens("mean", mean, least=1.0))
-        object.__setattr__(self, "cv_before_max", check_positive("cv", cv, most=100.0))
+        object.__setattr__(self, "cv_before_max", _cv(cv))
         object.__setattr__(self, "max", _check_max(max))
 
     @property
@@ -178,7 +181,7 @@ class LogNormal(LengthLaw):
 
     def __init__(self, mean: float, cv: float, max: float | None = None) -> None:
         object.__setattr__(self, "mean_tokens", check_tokens("mean", mean, least=1.0))
-        object.__setattr__(self, "cv_before_max", check_positive("cv", cv, most=100.0))
+        object.__setattr__(self, "cv_before_max", _cv(cv))
         object.__setattr__(self, "max", _check_max(max))
 
     @cached_property
@@ -353,6 +356,8 @@ def as_length_law(value: Any, key: str | None = None) -> LengthLaw:
     ------
     InputError : neither a law nor a token count
     """
+    if isinstance(value, (Gamma, LogNormal)) and value.cv_before_max <= LEAST_CV:
+        return Fixed(min(value.mean_tokens, value.limit))
     if isinstance(value, LengthLaw):
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -361,6 +366,10 @@ def as_length_law(value: Any, key: str | None = None) -> LengthLaw:
         except InputError as error:
             raise error.located(key=key) from None
     raise InputError(f"{str(value)[:60]!r} must be a length law such as LogNormal(mean, cv), or a number", key=key)
+
+
+def _cv(cv: object) -> float:
+    return max(LEAST_CV, check_positive("cv", cv, most=100.0))
 
 
 def _check_max(limit: float | None) -> float | None:

@@ -95,7 +95,7 @@ def overflow_probability(capacity: Value, mean: Value, variance: Value, third_cu
     Parameters
     ----------
     capacity : C [u]
-    mean, variance, third_cumulant : M, V, mu_3 of the demand [u, u^2, u^3]; variance above zero
+    mean, variance, third_cumulant : M, V, mu_3 of the demand [u, u^2, u^3]; without variance it is a step
 
     Returns
     -------
@@ -112,6 +112,8 @@ def overflow_probability(capacity: Value, mean: Value, variance: Value, third_cu
     """
     if any(hasattr(number, "shape") and number.shape for number in (capacity, mean, variance, third_cumulant)):
         return _overflow_arrays(capacity, mean, variance, third_cumulant)
+    if _certain(mean, variance):
+        return float(mean > capacity)
     score = (capacity - mean) / math.sqrt(variance)
     skewness = third_cumulant / variance**1.5
     if abs(skewness) < _NORMAL_SKEWNESS:
@@ -129,7 +131,7 @@ def demand_quantile(probability: float, mean: float, variance: float, third_cumu
     Parameters
     ----------
     probability : p, between 0 and 1 [-]
-    mean, variance, third_cumulant : M, V, mu_3 of the demand [u, u^2, u^3]; variance above zero
+    mean, variance, third_cumulant : M, V, mu_3 of the demand [u, u^2, u^3]; without variance it is the mean
 
     Returns
     -------
@@ -144,6 +146,8 @@ def demand_quantile(probability: float, mean: float, variance: float, third_cumu
     ----------
     :func:`overflow_probability`.
     """
+    if _certain(mean, variance):
+        return mean
     skewness = third_cumulant / variance**1.5
     if abs(skewness) < _NORMAL_SKEWNESS:
         return mean + math.sqrt(variance) * normal_quantile(probability)
@@ -152,6 +156,11 @@ def demand_quantile(probability: float, mean: float, variance: float, third_cumu
     shape = 4 / skewness**2
     score = (gamma_quantile(shape, probability) - shape) * skewness / 2
     return float(mean + score * math.sqrt(variance))
+
+
+def _certain(mean: float, variance: float) -> bool:
+    """Whether the demand is its mean: all requests are equal, to the precision of doubles."""
+    return variance <= (1e-12 * mean) ** 2
 
 
 def _overflow_arrays(capacity: Value, mean: Value, variance: Value, third: Value) -> Value:

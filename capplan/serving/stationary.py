@@ -24,6 +24,8 @@ __all__ = ["METHODS", "ROUTINGS", "Stationary", "concurrency"]
 
 ROUTINGS = ("random", "round-robin", "least-loaded", "least-kv")
 METHODS = ("closed", "exact")
+LEAST_RATE = 1e-100
+"""A rank with less to do is as idle, and its squares are numbers still [1/s]."""
 
 
 def concurrency(
@@ -81,7 +83,7 @@ def concurrency(
     _check(workload, request_rate, cap, dispersion, routing, instances, method)
     step = _linear(step_time)
     chain = chain or Chain()
-    rate = float(chain.given("request_rate_per_rank", float(request_rate), "given"))
+    rate = max(LEAST_RATE, float(chain.given("request_rate_per_rank", float(request_rate), "given")))
     demand = Demand(rate, float(dispersion), routing, instances)
     if workload.decode_moments.m01 <= 0.0:
         raise InputError("every request has one output token, so nothing decodes", key="workload.output")

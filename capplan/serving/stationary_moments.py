@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 HEAVY_PROMPT_CV = 1.5
 """Assumed: from this coefficient of variation of prompts on, the floor below applies."""
+IDLE_LOAD = 1e-10
 LEAST_KV_FLOOR = 0.4
 """One heavy prompt cannot be split: below a batch of 50 least-KV routing leaves this share of the variance."""
 
@@ -108,7 +109,8 @@ def linear_moments(
     )
     refresh = max(1.0, m.m02 / (2 * steps))
     flat = StepMoments(a, e, c, b, load, mean, batch, 0.0, batch, 0.0, 0.0, refresh, 0.0, load / (1 - load), least=a)
-    return flat if b == 0.0 else _second_moments(flat, workload, demand, method, chain)
+    # an idle rank: no step holds two requests, and the excess over a drowns in rounding
+    return flat if b == 0.0 or load < IDLE_LOAD else _second_moments(flat, workload, demand, method, chain)
 
 
 def _unstable(a: float, e: float, c: float, b: float, load: float, refresh: float) -> StepMoments:
