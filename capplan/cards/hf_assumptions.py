@@ -1,12 +1,12 @@
-"""What a user assumes of a config that is not understood: values put in place of its own, and a note of each."""
+"""What a user assumes of a config that is not understood: settings as typed, and a note of each for the card."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from copy import deepcopy
 from typing import Any
 
+from capplan.cards.huggingface import TEXT_PARTS
 from capplan.errors import InputError
 
 _MOST_SHOWN = 120
@@ -47,43 +47,36 @@ def _value(text: str, key: str) -> Any:
         return text
 
 
-def assume(data: dict[str, Any], assumptions: Mapping[str, Any], file: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """A config with assumed fields, and for each what was assumed and what the config says.
+def assumption_notes(data: Mapping[str, Any], assumptions: Mapping[str, Any], file: str) -> dict[str, str]:
+    """For each assumed field what was assumed and what the config says.
 
     Parameters
     ----------
-    data : the parsed config; not changed
-    assumptions : dotted path of a field to its value; None makes a field count as absent. A name without dots means
-        the text part where there is one and the file itself has no such field
+    data : the parsed config
+    assumptions : field to its value; a name without dots means the text part where there is one
     file : named in errors
 
     Returns
     -------
-    data, notes : the config to import, and the notes for the card
+    notes : dotted path of the field to the note
 
     Raises
     ------
-    InputError : a path that leads through something that is no table
+    InputError : a path that leads through something that is no part of the config
     """
-    changed, notes = deepcopy(data), {}
+    notes = {}
     for path, value in assumptions.items():
-        table, name, place = _place(changed, path, file)
-        given = "absent" if name not in table else _shown(table[name])
-        table[name] = value
-        notes[place] = f"{_shown(value)} (config: {given})"
-    return changed, notes
-
-
-def _place(data: dict[str, Any], path: str, file: str) -> tuple[dict[str, Any], str, str]:
-    *tables, name = path.split(".")
-    if not tables and name not in data:
-        tables = next(([part] for part in ("text_config", "language_config") if isinstance(data.get(part), dict)), [])
-    table: Any = data
-    for part in tables:
-        table = table.get(part)
-        if not isinstance(table, dict):
-            raise InputError(f"{part[:60]!r} is no table of the config", key=f"--assume {path[:60]}", file=file)
-    return table, name, ".".join([*tables, name])
+        *parts, name = path.split(".")
+        if not parts:
+            parts = [part for part in TEXT_PARTS if isinstance(data.get(part), dict)][:1]
+        table = data
+        for part in parts:
+            if part not in TEXT_PARTS or not isinstance(table.get(part), dict):
+                raise InputError(f"{part[:60]!r} is no table of the config", key=f"--assume {path[:60]}", file=file)
+            table = table[part]
+        given = _shown(table[name]) if name in table else "absent"
+        notes[".".join([*parts, name])] = f"{_shown(value)} (config: {given})"
+    return notes
 
 
 def _shown(value: Any) -> str:

@@ -15,7 +15,7 @@ _HARMLESS_NAMES = """
     attn_implementation attn_logit_softcapping attn_scale attn_temperature_tuning auto_map aux_loss_alpha
     bad_words_ids begin_suppress_tokens bias_dropout_fusion bos_token_id cache_implementation
     calculate_per_token_loss classifier_dropout clip_qkv decoder_start_token_id dim_model_base diversity_penalty
-    do_sample early_stopping emb_dropout_prob embd_pdrop embedding_multiplier eos_token_id ep_size
+    do_sample early_stopping emb_dropout_prob embd_pdrop encoder_no_repeat_ngram_size exponential_decay_length_penalty embedding_multiplier eos_token_id ep_size
     final_logit_softcapping finetuning_task floor_scale for_llm_compressor forced_bos_token_id forced_eos_token_id
     fp32_residual_connection gegelu_limit hidden_act hidden_activation hidden_dropout id2label init_std
     initial_context_length initializer_range input_jitter_noise interpolate_factor is_causal is_decoder label2id
@@ -94,6 +94,7 @@ class ConfigFields:
     def __init__(self, data: dict[str, Any], file: str, prefix: str = "") -> None:
         self.data, self.file, self.prefix = data, file, prefix
         self.read: set[str] = set()
+        self.ignored: set[str] = set()
         self.assumed: dict[str, str] = {}
         self.synonyms: Mapping[str, tuple[str, ...]] = {}
         self.defaults: Mapping[str, Any] = {}
@@ -110,6 +111,7 @@ class ConfigFields:
         name = self.called(name)
         if name in self.data:
             self.read.add(name)
+            self.ignored.discard(name)
         return self.data.get(name)
 
     def has(self, name: str) -> bool:
@@ -221,9 +223,11 @@ class ConfigFields:
             raise self.unsupported(name, f"only {', '.join(map(repr, allowed))} is modelled")
 
     def ignore(self, *names: str) -> None:
-        """Fields this family is known not to use."""
+        """Fields this family is known not to use: understood, but not read."""
         every = [other for name in names for other in (name, *self.synonyms.get(name, ()))]
-        self.read.update(name for name in every if name in self.data)
+        present = {name for name in every if name in self.data} - self.read
+        self.ignored |= present
+        self.read |= present
 
     def number(self, value: int, unit: str, *names: str, note: str = "") -> dict[str, Any]:
         """The sourced number of a card, from fields or from what the model class fixes (then ``note`` says it)."""

@@ -99,7 +99,8 @@ def card_from_config(
     family = _family(fields, answered="model_type" in {key.rpartition(".")[2] for key in given})
     quantization = read_quantization(fields, side_car, str(Path(file).parent / SIDE_CAR))
     parts = _parts(fields, family, quantization)
-    unread = sorted([*fields.refuse_unknown(), *_wrapper_unread(data, text, given)])
+    ignored = [fields.prefix + name for name in fields.ignored]
+    unread = sorted({*fields.refuse_unknown(), *ignored, *_wrapper_unread(data, text, given)})
     _refuse_unmatched(fields, quantization)
     provenance = {
         **origin,
@@ -139,7 +140,8 @@ def _short(value: Any) -> str:
 
 def _fields_read(data: dict[str, Any], text: _Text) -> list[str]:
     inner = data if text.part is None else data.get(text.part) or {}
-    return [text.fields.prefix + field if field in inner else field for field in text.fields.read]
+    read = text.fields.read - text.fields.ignored
+    return [text.fields.prefix + field if field in inner else field for field in read]
 
 
 def _notes(fields: ConfigFields, family: Family) -> list[str]:
@@ -201,7 +203,7 @@ def _wrapper_unread(data: dict[str, Any], text: _Text, given: dict[str, Any]) ->
     outer = ConfigFields({k: v for k, v in data.items() if not k.startswith(WRAPPER_HARMLESS)}, text.fields.file)
     outer.ignore(text.part, *_SHARED, "vocab_size", *given)
     outer.refuse_unknown()
-    return sorted(set(data) - {text.part} - text.fields.read)
+    return sorted(set(data) - {text.part, *_SHARED})
 
 
 def _family(text: ConfigFields, *, answered: bool) -> Family:

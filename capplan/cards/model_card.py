@@ -108,18 +108,19 @@ def import_card(
     UnsupportedModelError : a field or layer kind that is not modelled
     InputError : not readable, a field missing or out of range
     """
-    from capplan.cards.hf_assumptions import assume
+    from capplan.cards.hf_assumptions import assumption_notes
     from capplan.cards.huggingface import card_from_file
 
     path = Path(config)
     file = path / "config.json" if path.is_dir() else path
-    data, notes = assume(read_json(file), assumptions or {}, str(file))
+    data = read_json(file)
+    notes = assumption_notes(data, assumptions or {}, str(file))
     if (repository := origin.get("repository")) and not origin.get("url"):
         revision = origin.get("commit") or "main"
         origin["url"] = f"https://huggingface.co/{repository}/blob/{revision}/config.json"
     known = {key: value for key, value in {"name": name, **origin}.items() if value}
-    card = card_from_file(file, data, **known)
-    card["provenance"]["fields_assumed"] = {**card["provenance"]["fields_assumed"], **notes}
+    card = card_from_file(file, data, assume=assumptions, **known)
+    card["provenance"]["assumed"] = notes
     return card
 
 

@@ -121,7 +121,8 @@ def import_model(
     origin = {"aliases": aliases, "repository": repository, "retrieved_from": retrieved_from, "commit": commit}
     card = import_card(config, name, parsed_assumptions(assumed or []), **origin, notes=notes)
     text = card_json(card)
-    for field, value in card["provenance"]["fields_assumed"].items():
+    taken = {**card["provenance"]["fields_assumed"], **card["provenance"]["assumed"]}
+    for field, value in taken.items():
         note(f"assumed: {field} = {value}")
     if output is None:
         typer.echo(text)

@@ -47,10 +47,14 @@ def model_record(model: Model) -> dict[str, Any]:
         "flops_per_token": {str(context): model.flops_per_token(context) for context in (0, *contexts)},
         "fields_read": list(model.fields_read),
         "fields_unread": list(model.fields_unread),
-        "fields_assumed": dict(model.provenance.get("fields_assumed") or {}),
-        "provenance": {key: value for key, value in model.provenance.items() if key != "fields_assumed" and value},
+        "fields_assumed": {**_part(model, "fields_assumed"), **_part(model, "assumed")},
+        "provenance": {key: value for key, value in model.provenance.items() if value and "assumed" not in key},
         "formulas": FORMULAS,
     }
+
+
+def _part(model: Model, key: str) -> dict[str, str]:
+    return dict(model.provenance.get(key) or {})
 
 
 def weight_bytes_by_format(model: Model) -> dict[str, float]:

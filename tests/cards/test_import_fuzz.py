@@ -70,7 +70,7 @@ def changed_values(value, rng):
     elif isinstance(value, list) and value:
         near += [value[:-1], [*value, value[-1]], [*value[:-1], "junk"], [*value[:-1], None], value * 3, value[0]]
         near += [[10**12] * len(value), [{"a": 1}] * len(value)]
-    elif isinstance(value, dict) and value:
+    elif isinstance(value, dict) and value and "quant_method" not in value:
         key = rng.choice(sorted(value))
         near += [
             {k: v for k, v in value.items() if k != key},
@@ -105,6 +105,8 @@ def reported(field, model):
     """Whether the card says that the field was not used, or what was taken in its place."""
     names = {field, field.rpartition(".")[2]}
     assumed = model.provenance["fields_assumed"]
+    if any(field.rpartition(".")[2] in note for note in model.provenance.get("notes", [])):
+        return True
     unread = {one.rpartition(".")[2] for one in model.fields_unread} | set(model.fields_unread)
     return bool(names & unread) or any(one.rpartition(".")[2] in names for one in assumed)
 

@@ -61,11 +61,8 @@ def test_a_card_says_where_it_is_from(name):
 def test_a_card_is_what_the_importer_makes_of_its_config(name):
     data = card(name)
     provenance = data["provenance"]
-    taken = {}
-    for field, note in (provenance.get("fields_assumed") or {}).items():
-        value, given, _ = note.partition(" (config: ")
-        if given:
-            taken[field] = json.loads(value)
+    assumed = provenance.get("assumed") or {}
+    taken = {field: json.loads(note.partition(" (config: ")[0]) for field, note in assumed.items()}
     origin = {key: provenance.get(key) for key in ("repository", "url", "commit", "retrieved_from")}
     origin["notes"] = [note for note in provenance.get("notes") or [] if not note.endswith("not counted")]
     made = import_card(config_of(data), name, taken, aliases=data.get("aliases"), **origin)
