@@ -15,28 +15,29 @@ _HARMLESS_NAMES = """
     attn_implementation attn_logit_softcapping attn_scale attn_temperature_tuning auto_map aux_loss_alpha
     bad_words_ids begin_suppress_tokens bias_dropout_fusion bos_token_id cache_implementation
     calculate_per_token_loss classifier_dropout clip_qkv decoder_start_token_id dim_model_base diversity_penalty
-    do_sample early_stopping emb_dropout_prob embd_pdrop encoder_no_repeat_ngram_size exponential_decay_length_penalty embedding_multiplier eos_token_id ep_size
-    final_logit_softcapping finetuning_task floor_scale for_llm_compressor forced_bos_token_id forced_eos_token_id
-    fp32_residual_connection gegelu_limit hidden_act hidden_activation hidden_dropout id2label init_std
-    initial_context_length initializer_range input_jitter_noise interpolate_factor is_causal is_decoder label2id
-    layer_norm_eps layer_norm_epsilon layerdrop layernorm_epsilon length_penalty logit_scale logits_scaling
-    mamba_chunk_size mamba_hidden_act max_length min_length mlp_hidden_act model_type moe_renormalize
-    moe_router_activation_func moe_router_dtype mup_attn_multiplier mup_embedding_multiplier mup_use_scaling
-    mup_width_multiplier n_group no_repeat_ngram_size norm_before_gate norm_eps norm_epsilon norm_topk_prob
-    num_beam_groups num_beams num_expert_group num_logits_to_keep num_return_sequences
-    original_max_position_embeddings original_rope output_attentions output_hidden_states output_router_logits
-    output_scores pad_token_id partial_rotary_factor prefix pretraining_tp problem_type query_pre_attn_scalar
-    remove_invalid_values reorder_and_upcast_attn repetition_penalty rescale_prenorm_residual resid_pdrop
-    residual_in_fp32 residual_multiplier return_dict return_dict_in_generate rms_norm_eps rope_freq_constant
-    rope_interleave rope_local_base_freq rope_max_length rope_parameters rope_scaling rope_theta rope_type
-    rotary_base rotary_dim rotary_emb_base rotary_pct routed_scaling_factor router_aux_loss_coef router_jitter_noise
-    router_scaling_factor router_z_loss_coef scale_attention_softmax_in_fp32 scale_attn_by_inverse_layer_idx
-    scale_attn_weights scale_depth scale_emb scoring_func sep_token_id seq_aux summary_activation
-    summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens swiglu_alpha
-    swiglu_limit task_specific_params temperature tf_legacy_loss time_step_floor time_step_init_scheme
-    time_step_limit time_step_max time_step_min time_step_scale tokenizer_class top_k top_p topk_group topk_method
-    torchscript transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache use_flash_attn
-    use_grouped_topk use_mamba_kernels use_mrope z_loss_weight
+    do_sample early_stopping emb_dropout_prob embd_pdrop embedding_multiplier encoder_no_repeat_ngram_size
+    eos_token_id ep_size exponential_decay_length_penalty final_logit_softcapping finetuning_task floor_scale
+    for_llm_compressor forced_bos_token_id forced_eos_token_id fp32_residual_connection gegelu_limit hidden_act
+    hidden_activation hidden_dropout id2label init_std initial_context_length initializer_range input_jitter_noise
+    interpolate_factor is_causal is_decoder label2id layer_norm_eps layer_norm_epsilon layerdrop layernorm_epsilon
+    length_penalty logit_scale logits_scaling mamba_chunk_size mamba_hidden_act max_length min_length mlp_hidden_act
+    model_type moe_renormalize moe_router_activation_func moe_router_dtype mup_attn_multiplier
+    mup_embedding_multiplier mup_use_scaling mup_width_multiplier n_group no_repeat_ngram_size norm_before_gate
+    norm_eps norm_epsilon norm_topk_prob num_beam_groups num_beams num_expert_group num_logits_to_keep
+    num_return_sequences original_max_position_embeddings original_rope output_attentions output_gate_type
+    output_hidden_states output_router_logits output_scores pad_token_id partial_rotary_factor prefix pretraining_tp
+    problem_type query_pre_attn_scalar remove_invalid_values reorder_and_upcast_attn repetition_penalty
+    rescale_prenorm_residual resid_pdrop residual_in_fp32 residual_multiplier return_dict return_dict_in_generate
+    rms_norm_eps rope_freq_constant rope_interleave rope_local_base_freq rope_max_length rope_parameters
+    rope_scaling rope_theta rope_type rotary_base rotary_dim rotary_emb_base rotary_pct routed_scaling_factor
+    router_aux_loss_coef router_jitter_noise router_scaling_factor router_z_loss_coef
+    scale_attention_softmax_in_fp32 scale_attn_by_inverse_layer_idx scale_attn_weights scale_depth scale_emb
+    scoring_func sep_token_id seq_aux summary_activation summary_first_dropout summary_proj_to_labels summary_type
+    summary_use_proj suppress_tokens swiglu_alpha swiglu_limit task_specific_params temperature tf_legacy_loss
+    time_step_floor time_step_init_scheme time_step_limit time_step_max time_step_min time_step_scale
+    tokenizer_class top_k top_p topk_group topk_method torchscript transformers_version typical_p unsloth_fixed
+    unsloth_version use_bfloat16 use_cache use_flash_attn use_grouped_topk use_mamba_kernels use_mrope
+    use_unified_vision_chunk z_loss_weight
 """
 HARMLESS = frozenset(_HARMLESS_NAMES.split())
 """Fields known to change neither what is stored, nor what is cached, nor what is computed by more than a hair."""
@@ -47,6 +48,7 @@ HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {
     "cross_attention_hidden_size": (None,),
     "is_encoder_decoder": (False,),
     "pruned_heads": ({},),
+    "qkv_bias": (False,),
     "tie_encoder_decoder": (False,),
 }
 """Fields that are harmless at these values, which full dumps of a config write out."""
