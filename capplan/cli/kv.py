@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from capplan.quantities.chain import Chain
 
 
+WIDEST = 60
+
+
 def kv(
     models: Annotated[list[str], typer.Argument(help="Model cards or config.json files.")],
     context: Annotated[str, typer.Option("--context", help="Cached tokens of the sequence.")] = "8k",
@@ -77,7 +80,9 @@ def _record(name: str, length: float, kv_dtype: str | None, policy: dict[str, bo
 def _row(record: dict[str, Any]) -> list[str]:
     from capplan.quantities.units import format_bytes
 
-    cells = [record["model"], record["attention"], record["kv_dtype"]]
+    attention = record["attention"]
+    shown = attention if len(attention) <= WIDEST else attention[: WIDEST - 3] + "..."
+    cells = [record["model"], shown, record["kv_dtype"]]
     cells += [f"{record['kv_bytes_per_token']:,.0f}", format_bytes(record["kv_bytes"])]
     return cells + ([f"{record['max_sequences']:,.0f}"] if "max_sequences" in record else [])
 
