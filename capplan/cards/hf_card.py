@@ -99,7 +99,10 @@ def _recurrence(part: CardPart | None, forms: dict[str, dict[str, str]]) -> Card
 
 
 def _feed_forward(part: CardPart | None, forms: dict[str, dict[str, str]]) -> CardPart | None:
-    """Experts in one format, what every token passes in another, the router in neither."""
+    """Experts in one format, what every token passes in another, the router in neither.
+
+    Projections around narrower experts that no module names are stored as the shared experts are.
+    """
     if part is None:
         return None
     stored = _stored(part, forms["feed_forward"])

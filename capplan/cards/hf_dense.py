@@ -141,12 +141,6 @@ def _exaone4(fields: ConfigFields, window: int | None) -> CardPart:
     return gqa(fields, window, qk_norm=True)
 
 
-def _minicpm(fields: ConfigFields, window: int | None) -> CardPart:
-    fields.ignore("scale_emb", "dim_model_base", "scale_depth", "mup_denominator")
-    fields.must_be("sparse_config", {})
-    return flagged_gqa(fields, window, kv_heads_default=True)
-
-
 def _seed(fields: ConfigFields, window: int | None) -> CardPart:
     return gqa(
         fields,
@@ -282,6 +276,5 @@ DENSE_FAMILIES: dict[str, Family] = {
     "ernie4_5": Family(("Ernie4_5ForCausalLM",), dense_layers(_ernie, _ernie_dense), tied=True),
     "seed_oss": Family(("SeedOssForCausalLM",), dense_layers(_seed, flagged_dense)),
     "smollm3": Family(("SmolLM3ForCausalLM",), dense_layers(_llama, flagged_dense, _smollm3_windows), tied=True),
-    "minicpm": Family(("MiniCPMForCausalLM",), dense_layers(_minicpm), tied=True),
 }
 """By ``model_type``. A family is added by its row here and, where its layers are new, a builder above."""

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from capplan.cards.hf_dense import DENSE_FAMILIES
 from capplan.cards.hf_family import CardPart, Family, ModuleNames
+from capplan.cards.hf_hybrid import HYBRID_FAMILIES
 from capplan.cards.hf_latent import LATENT_FAMILIES
+from capplan.cards.hf_legacy import LEGACY_FAMILIES
 from capplan.cards.hf_moe import MOE_FAMILIES
+from capplan.cards.hf_uneven import UNEVEN_FAMILIES
 
-__all__ = ["FAMILIES", "WRAPPED", "CardPart", "Family", "ModuleNames"]
+__all__ = ["FAMILIES", "RENAMED", "WRAPPED", "CardPart", "Family", "ModuleNames"]
 
-FAMILIES: dict[str, Family] = {**DENSE_FAMILIES, **LATENT_FAMILIES, **MOE_FAMILIES}
+FAMILIES: dict[str, Family] = {
+    **DENSE_FAMILIES, **LATENT_FAMILIES, **MOE_FAMILIES, **HYBRID_FAMILIES, **UNEVEN_FAMILIES, **LEGACY_FAMILIES,
+}  # fmt: skip
 """By ``model_type``. A family is added by its row in the table of its kind and, where its layers are new, a builder."""
+
+RENAMED = {"Grok1ModelForCausalLM": "grok-1"}
+"""Architectures whose configs carry the ``model_type`` of another family."""
 
 WRAPPED = {"llava": "llama", "mistral3": "mistral", "minimax_m3_vl": "minimax_m3"}
 """What the text part of a wrapper is where it does not say so itself."""

@@ -48,7 +48,9 @@ HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {
     "cross_attention_hidden_size": (None,),
     "is_encoder_decoder": (False,),
     "pruned_heads": ({},),
+    "mlp_bias": (False,),
     "qkv_bias": (False,),
+    "shared_expert_intermediate_size": (0,),
     "tie_encoder_decoder": (False,),
 }
 """Fields that are harmless at these values, which full dumps of a config write out."""
@@ -57,8 +59,8 @@ HARMLESS_ENDS = ("_token_id", "_token_index", "_token_ids", "dropout", "dropout_
 """Ends of the names of such fields."""
 
 WRAPPER_HARMLESS = (
-    "audio", "boi_", "eoi_", "ignore_index", "image", "mm_", "multimodal_", "projector", "spatial_merge", "video",
-    "vision",
+    "audio", "boi_", "candidate_resolutions", "eoi_", "global_view", "ignore_index", "image", "mm_", "multimodal_",
+    "projector", "spatial_merge", "tile_", "video", "vision",
 )  # fmt: skip
 """Beginnings of the fields of a multimodal wrapper that concern other parts than the text model."""
 

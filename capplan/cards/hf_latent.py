@@ -33,6 +33,8 @@ def _mixture_layers(
 
 def _deepseek_v2(fields: ConfigFields) -> CardPart:
     """Plain multi-head attention where ``use_mla`` is off: its latent fields are then null or 0."""
+    fields.must_be("lm_head", True)
+    fields.must_be("rm_head", False)
     if fields.value("use_mla") is False:
         fields.ignore("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
         return gqa(fields)

@@ -124,10 +124,9 @@ def _deepseek(fields: ConfigFields, window: int | None) -> CardPart:
     return flagged_gqa(fields, window)
 
 
-def _grok(fields: ConfigFields, n_layers: int) -> list[Layer]:
-    """Grok-1 as converted, with two norms a layer where its own code has four."""
-    fields.ignore("embedding_multiplier_scale", "output_multiplier_scale")
-    return mixture_layers(_plain, local_experts, windows=windows_or_none)(fields, n_layers)
+def _grok(fields: ConfigFields, window: int | None) -> CardPart:
+    fields.ignore("embedding_multiplier_scale", "output_multiplier_scale", "attn_output_multiplier", "max_attn_value")
+    return gqa(fields, window)
 
 
 def _minimax_m2(fields: ConfigFields, window: int | None) -> CardPart:
@@ -350,10 +349,6 @@ def _ernie_dense(fields: ConfigFields) -> CardPart:
     return dense(fields, bias=fields.flag("use_bias", False))
 
 
-def _minicpm_moe(fields: ConfigFields) -> CardPart:
-    return mixture(fields, experts=("num_experts",), width=("intermediate_size",))
-
-
 _QWEN2_MODULES = ModuleNames(shared=gated("mlp.shared_expert"))
 _MIXTRAL = ModuleNames(experts=gated("block_sparse_moe.experts.0", ("w1", "w3", "w2")))
 _GPT_OSS = ModuleNames(experts={"gate_up": ("mlp.experts.gate_up_proj",), "down": ("mlp.experts.down_proj",)})
@@ -384,6 +379,9 @@ MOE_FAMILIES: dict[str, Family] = {
     ),
     "gpt_oss": Family(
         ("GptOssForCausalLM",), mixture_layers(_gpt_oss, _gpt_oss_mixture, windows=_gpt_oss_windows), _GPT_OSS
+    ),
+    "grok-1": Family(
+        ("Grok1ModelForCausalLM",), mixture_layers(_grok, local_experts, windows=windows_or_none, norms=4), _MIXTRAL
     ),
     "glm4_moe": Family(("Glm4MoeForCausalLM",), _GLM4_LAYERS, mtp=_GLM_MTP),
     "glm4v_moe_text": Family((), _GLM4_LAYERS, mtp=_GLM_MTP),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from capplan.cards.hf_card import layer_card, layer_formats
-from capplan.cards.hf_families import FAMILIES, WRAPPED, CardPart, Family
+from capplan.cards.hf_families import FAMILIES, RENAMED, WRAPPED, CardPart, Family
 from capplan.cards.hf_family import Layer
 from capplan.cards.hf_fields import WRAPPER_HARMLESS, ConfigFields
 from capplan.cards.hf_quantization import Quantization, read_quantization
@@ -215,12 +215,15 @@ def _family(text: ConfigFields, *, answered: bool) -> Family:
         raise UnsupportedModelError(
             f"model type {name[:60]!r} is not modelled (known: {known})", key=f"{text.prefix}model_type", file=text.file
         )
-    family = FAMILIES[name]
+    architectures = text.value("architectures") or []
+    architectures = architectures if isinstance(architectures, list) else [architectures]
+    family = FAMILIES[
+        next((RENAMED[item] for item in architectures if isinstance(item, str) and item in RENAMED), name)
+    ]
     text.synonyms = family.synonyms
     # A part inside a wrapper is written without what equals the defaults of its class.
     text.defaults = family.defaults if text.prefix else {}
-    architectures = text.value("architectures") or []
-    for architecture in architectures if isinstance(architectures, list) else [architectures]:
+    for architecture in architectures:
         if architecture not in family.architectures and not answered:
             raise text.unsupported("architectures", f"{str(architecture)[:60]!r} is not the {name} that is modelled")
     return family
