@@ -1,16 +1,20 @@
 """Hostile and careless input: one clear line, in bounded time and memory, or the right answer."""
 
+import math
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from capplan import Workload, kv_pressure
+from capplan import Layout, Workload, decode_step, kv_pressure, load_hardware, load_model, prefill
+from capplan.cards.hardware import Kernels
 from capplan.cards.store import MAX_CARD_BYTES, read_json, read_text
-from capplan.errors import InputError
+from capplan.errors import InputError, UnitError
 from capplan.formulas.length_laws import Fixed, Gamma, LogNormal, Mixture
 from capplan.formulas.overflow import demand_quantile, overflow_probability
+from capplan.quantities.chain import Chain
+from capplan.quantities.registry import all_quantities, override_value
 from capplan.serving.stationary import concurrency
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -98,3 +102,111 @@ def test_lengths_that_hardly_vary_are_fixed(law):
     assert Mixture([(1, law(100, 1e-8)), (1, 300)]).mean == pytest.approx(200)
     fixed = concurrency(Workload(1000, 100), 10.0, (0.01, 1e-4, 1e-9))
     assert concurrency(narrow, 10.0, (0.01, 1e-4, 1e-9)).tpot_quantile(0.99) == fixed.tpot_quantile(0.99)
+
+
+# ---- overrides -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("attention_stream_bandwidth", 0, "above zero"),
+        ("attention_stream_bandwidth", "0GB/s", "above zero"),
+        ("gemm_flops_bf16", 0, "above zero"),
+        ("kv_block_tokens", 0, "above zero"),
+        ("kv_block_tokens", 16.5, "whole"),
+        ("num_gpu_blocks", 0.5, "whole"),
+        ("step_seconds", 0, "above zero"),
+        ("prefill_seconds", 0, "above zero"),
+        ("expert_rows", 0, "above zero"),
+        ("distinct_experts", 0, "above zero"),
+        ("prefill_distinct_experts_per_rank", 0, "above zero"),
+        ("gpu_memory_utilization", 1.5, "at most 1"),
+        ("sustained_share", 1.01, "at most 1"),
+        ("kv_pool_gib", 1e31, "at most 1e+30"),
+        ("gemm_floor_seconds", 1e300, "at most 1e+30 s"),
+        ("gemm_floor_seconds", 1e-300, "too small"),
+    ],
+)
+def test_an_override_outside_its_range_is_refused(name, value, problem):
+    with pytest.raises(UnitError) as caught:
+        override_value(name, value)
+    assert caught.value.key == f"override.{name}"
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_rate_is_above_zero_and_every_part_of_a_step_may_be_zero():
+    for known in all_quantities().values():
+        if known.unit in ("B/s", "FLOP/s"):
+            assert known.positive, known.name
+    assert override_value("attention_seconds", 0) == 0.0
+    assert override_value("gemm_floor_seconds", "0s") == 0.0
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-r1"])
+@pytest.mark.parametrize("value", [0, 1e-30, 0.4, 1, 1e6, 1e30])
+def test_any_override_that_is_taken_gives_a_number(model, value):
+    loaded, gpu, layout = load_model(model), load_hardware("h800"), Layout(tp=2, dp=8)
+    names = [name for name in Kernels.__dataclass_fields__ if name in all_quantities()] + [
+        "expert_rows",
+        "step_seconds",
+    ]
+    for name in names:
+        try:
+            chain = Chain({name: override_value(name, value)})
+        except UnitError:
+            continue
+        for answer in (
+            decode_step(loaded, gpu, layout, 64, 4096, chain=chain),
+            prefill(loaded, gpu, layout, 4096, chain=chain),
+        ):
+            assert 0.0 <= answer.seconds < math.inf, name
+
+
+def test_more_distinct_experts_than_a_layer_has_are_refused():
+    loaded, gpu = load_model("deepseek-r1"), load_hardware("h800")
+    chain = Chain({"distinct_experts": override_value("distinct_experts", 1000)})
+    with pytest.raises(InputError, match=r"override.distinct_experts: 1000 experts: a layer has 256"):
+        decode_step(loaded, gpu, Layout(tp=2, dp=8), 64, 4096, chain=chain)
+
+
+@pytest.mark.parametrize("name", ["step_seconds", "attention_seconds", "linear_seconds", "gemm_floor_seconds"])
+def test_an_override_takes_the_shape_of_the_answer(name):
+    loaded, gpu, batch = load_model("llama-3.1-8b"), load_hardware("h200"), np.array([[1.0, 8.0], [64.0, 256.0]])
+    step = decode_step(loaded, gpu, Layout(), batch, 4096, chain=Chain({name: 0.01}))
+    assert step.seconds.shape == batch.shape
+    assert step.tokens_per_second_per_gpu.shape == batch.shape
+    assert all(np.shape(part) == batch.shape for part in step.parts.values())
+
+
+@pytest.mark.parametrize("name", ["prefill_seconds", "prefill_attention_seconds", "gemm_floor_seconds"])
+def test_an_override_of_a_prefill_takes_the_shape_of_the_answer(name):
+    loaded, gpu, tokens = load_model("llama-3.1-8b"), load_hardware("h200"), np.array([128.0, 4096.0])
+    for cached in (0, np.array([[0], [64]])):
+        answer = prefill(loaded, gpu, Layout(), tokens, cached, chain=Chain({name: 0.01}))
+        assert answer.seconds.shape == np.broadcast_shapes(tokens.shape, np.shape(cached))
+
+
+def test_overrides_of_the_stationary_batch_stay_numbers():
+    workload = Workload(LogNormal(1000, 1), LogNormal(800, 1))
+    for name, value in (("batch_variance", 1e-30), ("dispersion_per_rank", 1e12), ("heavy_load_factor", 1e12)):
+        chain = Chain({name: override_value(name, value)})
+        state = concurrency(workload, 2.0, (0.012, 1e-4, 1e-8), cap=40, dispersion=4.0, chain=chain)
+        assert 0.012 <= state.tpot_quantile(0.99) < math.inf
+    with pytest.raises(UnitError, match="above zero"):
+        override_value("decode_load", 0)
+
+
+# ---- arguments of the public functions -------------------------------------------------------------------------------
+
+
+def test_shapes_that_do_not_fit_together_are_named():
+    loaded, gpu = load_model("llama-3.1-8b"), load_hardware("h200")
+    with pytest.raises(InputError, match=r"batch \(3,\), context \(2,\)"):
+        decode_step(loaded, gpu, Layout(), np.ones(3), np.ones(2))
+    with pytest.raises(InputError, match=r"tokens \(3,\), cached \(2,\)"):
+        prefill(loaded, gpu, Layout(), np.ones(3), cached=np.ones(2))
+    for wrong in ("yes", 1, None, np.array([True, False])):
+        with pytest.raises(InputError, match="overlap"):
+            decode_step(loaded, gpu, Layout(), 8, 1024, overlap=wrong)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from capplan.quantities.quantity import Quantity
+from capplan.quantities.quantity import Quantity, with_ranges
 
 _CARD = "hardware card"
 _ENGINE = "engine card"
 _MEMORY = "capplan.formulas.memory"
 
-QUANTITIES: tuple[Quantity, ...] = (
+_QUANTITIES: tuple[Quantity, ...] = (
     Quantity("hbm_bytes", "B", "memory of one GPU as the driver reports it", "hardware card", _CARD),
     Quantity(
         "attention_weights_bytes",
@@ -111,3 +111,13 @@ QUANTITIES: tuple[Quantity, ...] = (
         f"{_MEMORY}.pool_blocks",
     ),
 )
+
+QUANTITIES = with_ranges(
+    _QUANTITIES,
+    positive=(
+        "hbm_bytes", "kv_block_tokens", "max_num_batched_tokens", "max_num_seqs", "kv_bytes_per_token_per_gpu",
+        "gpu_memory_utilization", "mem_fraction_static", "free_gpu_memory_fraction",
+    ),
+    whole=("kv_block_tokens", "max_num_batched_tokens", "max_num_seqs", "num_gpu_blocks", "kv_capacity_tokens"),
+    shares=("gpu_memory_utilization", "mem_fraction_static", "free_gpu_memory_fraction"),
+)  # fmt: skip

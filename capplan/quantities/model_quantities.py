@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capplan.quantities.quantity import Quantity
+from capplan.quantities.quantity import Quantity, with_ranges
 
 _MODEL = "capplan.cards.model.Model"
 _KV = "capplan.formulas.kv_cache"
@@ -13,7 +13,7 @@ _LAYERS_FORMULA = (
 )
 _LAYERS_SOURCE = f"{_KV}.gqa_kv_bytes_per_token, {_KV}.mla_kv_bytes_per_token"
 
-QUANTITIES: tuple[Quantity, ...] = (
+_QUANTITIES: tuple[Quantity, ...] = (
     Quantity(
         "parameters_total",
         "parameter",
@@ -93,4 +93,9 @@ QUANTITIES: tuple[Quantity, ...] = (
         "sum over layers that have one",
         _MODEL,
     ),
+)
+
+QUANTITIES = with_ranges(
+    _QUANTITIES,
+    positive=("parameters_total", "parameters_active", "matmul_parameters_active", "model_weight_bytes"),
 )

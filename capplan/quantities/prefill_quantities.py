@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from capplan.quantities.quantity import Quantity
+from capplan.quantities.quantity import Quantity, with_ranges
 from capplan.quantities.step_quantities import PARTS
 
 _OF_STEPS_ONLY = ("step_seconds", "tokens_per_step")
 
-QUANTITIES: tuple[Quantity, ...] = (
+_QUANTITIES: tuple[Quantity, ...] = (
     Quantity(
         "prefill_seconds",
         "s",
@@ -21,5 +21,15 @@ QUANTITIES: tuple[Quantity, ...] = (
         replace(part, name=f"prefill_{part.name}", meaning=f"Prefill: {part.meaning[0].lower()}{part.meaning[1:]}")
         for part in PARTS
         if part.name not in _OF_STEPS_ONLY
+    ),
+)
+
+QUANTITIES = with_ranges(
+    _QUANTITIES,
+    positive=(
+        "prefill_seconds",
+        "prefill_expert_rows",
+        "prefill_distinct_experts",
+        "prefill_distinct_experts_per_rank",
     ),
 )

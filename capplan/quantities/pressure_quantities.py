@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from capplan.quantities.quantity import Quantity
+from capplan.quantities.quantity import Quantity, with_ranges
 
 _LAW = "capplan.formulas.preemption.closed_loop_pressure"
 _WAITS = "capplan.formulas.preemption_waits"
 
-QUANTITIES: tuple[Quantity, ...] = (
+_QUANTITIES: tuple[Quantity, ...] = (
     Quantity("kv_pool_capacity", "token or B", "KV pool of one rank, as given.", "given", "argument or memory budget"),
     Quantity("held_mean_tokens", "token", "Mean KV a running request holds (m), half a page included.",
              "E[P L + L^2/2] / E[L] + (block - 1)/2", "capplan.formulas.preemption.request_sizes"),
@@ -45,3 +45,10 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("cost_per_million_tokens", "$", "Price of a million tokens.", "$/h / (3600 tokens/s) 1e6",
              "capplan.formulas.cost.cost_per_million_tokens"),
 )  # fmt: skip
+
+QUANTITIES = with_ranges(
+    _QUANTITIES,
+    positive=("kv_pool_capacity", "held_mean_tokens"),
+    whole=("kv_safe_cap",),
+    shares=("kv_overflow_probability", "preempted_share", "prefill_wait_probability", "full_step_share"),
+)

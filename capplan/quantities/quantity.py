@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+LARGEST = 1e30
+"""No quantity is larger in its base unit: squares and fourth powers of it are numbers still."""
+SMALLEST = 1e-30
+"""No quantity but zero is smaller."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +22,9 @@ class Quantity:
     meaning : one sentence
     formula : plain-text formula over other quantity names, or where the value comes from
     source : who says so: a module of ``capplan.formulas``, a card, a paper
+    positive : an override must be above zero; else zero or more
+    most : largest value of an override, in the unit
+    whole : an override must be a whole number
     """
 
     name: str
@@ -23,3 +32,39 @@ class Quantity:
     meaning: str
     formula: str
     source: str
+    positive: bool = False
+    most: float = LARGEST
+    whole: bool = False
+
+
+_RATES = ("B/s", "FLOP/s")
+
+
+def with_ranges(
+    quantities: Iterable[Quantity],
+    *,
+    positive: Collection[str] = (),
+    whole: Collection[str] = (),
+    shares: Collection[str] = (),
+    most: Mapping[str, float] | None = None,
+) -> tuple[Quantity, ...]:
+    """The quantities with the ranges of their overrides.
+
+    Parameters
+    ----------
+    quantities : of a topic
+    positive : names of those above zero; bandwidths and arithmetic rates are so by their unit
+    whole : names of counts
+    shares : names of those that are at most 1
+    most : largest value of others
+    """
+    limits = {**(most or {}), **dict.fromkeys(shares, 1.0)}
+    return tuple(
+        replace(
+            one,
+            positive=one.positive or one.name in positive or one.unit in _RATES,
+            whole=one.whole or one.name in whole,
+            most=limits.get(one.name, one.most),
+        )
+        for one in quantities
+    )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from capplan.errors import UnknownNameError
+from capplan.errors import UnitError, UnknownNameError
 from capplan.quantities import units
 
 if TYPE_CHECKING:
@@ -57,9 +57,24 @@ def override_value(name: str, value: Any) -> float:
     Raises
     ------
     UnknownNameError : no such quantity
-    UnitError : text whose unit does not fit, a negative, NaN or infinite number
+    UnitError : text whose unit does not fit, a negative, NaN or infinite number, one outside the quantity's range
     """
     known, key = quantity(name, key=f"override.{name}"), f"override.{name}"
-    if isinstance(value, str):
-        return _PARSERS.get(known.unit, units.parse_count)(value, key=key)
-    return units.parse_count(value, key=key)
+    parse = _PARSERS.get(known.unit, units.parse_count) if isinstance(value, str) else units.parse_count
+    number = parse(value, key=key)
+    _check_range(known, number, key)
+    return number
+
+
+def _check_range(known: Quantity, number: float, key: str) -> None:
+    from capplan.quantities.quantity import SMALLEST
+
+    unit = "" if known.unit == "1" else f" {known.unit}"
+    if known.positive and number <= 0.0:
+        raise UnitError(f"{number:g}{unit} must be above zero", key=key)
+    if number > known.most:
+        raise UnitError(f"{number:g}{unit} must be at most {known.most:g}{unit}", key=key)
+    if 0.0 < number < SMALLEST:
+        raise UnitError(f"{number:g}{unit} is too small: {SMALLEST:g}{unit} or more", key=key)
+    if known.whole and number != int(number):
+        raise UnitError(f"{number:g}{unit} must be a whole number", key=key)

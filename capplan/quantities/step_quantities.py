@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capplan.quantities.quantity import Quantity
+from capplan.quantities.quantity import Quantity, with_ranges
 
 _KERNELS = "hardware card, kernels"
 _PASSES = "capplan.serving.passes"
@@ -194,8 +194,16 @@ _CONSTANTS: tuple[tuple[str, str, str], ...] = (
     ("sustained_share", "1", "Arithmetic rate of a long run under the power limit over that of a short one."),
 )
 
-QUANTITIES: tuple[Quantity, ...] = _PARTS + tuple(
+_QUANTITIES: tuple[Quantity, ...] = _PARTS + tuple(
     Quantity(name, unit, meaning, "measured or fitted", _KERNELS) for name, unit, meaning in _CONSTANTS
 )
+QUANTITIES = with_ranges(
+    _QUANTITIES,
+    positive=(
+        "step_seconds", "expert_rows", "distinct_experts", "distinct_experts_per_rank", "tokens_per_step",
+        "sustained_share",
+    ),
+    shares=("sustained_share", "exchange_compute_share"),
+)  # fmt: skip
 PARTS = _PARTS
 """Quantities of one pass; a prefill has its own of each."""

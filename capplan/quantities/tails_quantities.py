@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from capplan.quantities.quantity import Quantity
+from capplan.quantities.quantity import Quantity, with_ranges
 
 _CLOSED = "capplan.formulas.stationary"
 
-QUANTITIES: tuple[Quantity, ...] = (
+_QUANTITIES: tuple[Quantity, ...] = (
     Quantity("request_rate_per_rank", "1/s", "Requests offered to one rank.", "given", "scenario"),
     Quantity("mean_decode_steps", "token", "Decode steps of a request.", "E[L] - 1", "workload"),
     Quantity("mean_context_tokens", "token", "Mean context of a running request (theta).",
@@ -58,4 +58,22 @@ QUANTITIES: tuple[Quantity, ...] = (
              "V_N / (E_s N / (1 - x))", "capplan.formulas.cap.peakedness"),
     Quantity("decode_wait_mean_of_waiting_seconds", "s", "Mean wait for a slot of the requests that wait.",
              "E[V] (c_a^2 + c_V^2) / (2 (1 - rho)), eased at light load", "capplan.formulas.cap.wait_mean_of_waiting"),
+)  # fmt: skip
+
+QUANTITIES = with_ranges(
+    _QUANTITIES,
+    positive=(
+        "request_rate_per_rank", "mean_decode_steps", "decode_load", "empty_step_seconds",
+        "step_mean_seconds", "batch_step_mean",
+        "heavy_load_factor", "relaxation_steps", "step_variance_factor", "cross_factor", "batch_variance_factor",
+        "step_variance", "batch_variance", "batch_step_covariance", "step_third_cumulant", "peakedness",
+        "dispersion_per_rank",
+    ),
+    most=dict.fromkeys(
+        (
+            "dispersion_per_rank", "heavy_load_factor", "step_variance_factor", "cross_factor",
+            "batch_variance_factor", "peakedness",
+        ),
+        1e12,
+    ),
 )  # fmt: skip

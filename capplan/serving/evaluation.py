@@ -15,7 +15,7 @@ from capplan.serving.links import link_bytes, time_shares
 from capplan.serving.passes import Derive, Parts, evaluate, pass_parts
 from capplan.serving.prepared import Prepared
 from capplan.serving.step_plan import StepPlan
-from capplan.serving.step_time import StepTime
+from capplan.serving.step_time import StepTime, common_shape, in_shape
 from capplan.serving.work import Work
 
 SLICE = 8192
@@ -54,8 +54,13 @@ def evaluate_step(prepared: Prepared, batch: Batch, chain: Chain | None) -> Step
     yielded = _tokens_per_step(batch, derive)
     size = max(getattr(batch.sequences, "size", 1), getattr(batch.context, "size", 1), getattr(batch.skew, "size", 1))
     parts = step_parts(prepared, batch, derive) if size <= SLICE or chain is not None else _sliced(prepared, batch)
+    seconds = derive("step_seconds", total_seconds, **parts)
+    if chain is not None and chain.overrides:
+        seconds, parts = in_shape(
+            common_shape(batch=batch.sequences, context=batch.context, skew=batch.skew), seconds, parts
+        )
     return StepTime(
-        seconds=derive("step_seconds", total_seconds, **parts),
+        seconds=seconds,
         parts=parts,
         tokens=None if yielded is None else batch.sequences * yielded,
         tokens_per_step=yielded,

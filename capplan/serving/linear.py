@@ -9,7 +9,7 @@ from capplan.cards.model import Model
 from capplan.serving.evaluation import Batch, evaluate_step
 from capplan.serving.layout import Layout
 from capplan.serving.prepared import Prepared, prepare
-from capplan.serving.step_time import check_drafts, check_number, refuse_unknown
+from capplan.serving.step_time import check_drafts, check_number, check_switch, refuse_unknown
 
 
 class LinearStep(tuple[float, float, float]):
@@ -118,7 +118,7 @@ class _StepOfRank:
         self.chain, self.ranks = formats[-1], layout.dp
         self.drafts, self.acceptance = check_drafts(known.pop("mtp", 0), known.pop("acceptance", None))
         self.skew = check_number(known.pop("skew", 1.0), "skew", least=1.0)
-        self.overlap = bool(known.pop("overlap", False))
+        self.overlap = check_switch(known.pop("overlap", False), "overlap")
         refuse_unknown(known)
 
     def __call__(self, sequences: float, tokens: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from capplan.errors import InputError
 from capplan.formulas import collectives, experts
 from capplan.formulas._ops import Value
 from capplan.formulas.attention_time import context_attention_seconds, decode_attention_seconds
@@ -160,6 +161,8 @@ def mixture_load(layers: ExpertLayers, work: Work, derive: Derive) -> tuple[Valu
         experts=layers.experts,
         top_k=layers.top_k,
     )
+    if type(distinct) is float and distinct > layers.experts * (1 + 1e-9):
+        raise InputError(f"{distinct:g} experts: a layer has {layers.experts:g}", key="override.distinct_experts")
     local = derive(
         "distinct_experts_per_rank",
         experts.busiest_rank_distinct,

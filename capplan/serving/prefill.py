@@ -17,7 +17,15 @@ from capplan.serving.layout import Layout
 from capplan.serving.passes import Derive, Parts, evaluate
 from capplan.serving.prepared import Prepared, prepare
 from capplan.serving.step_plan import StepPlan
-from capplan.serving.step_time import StepTime, check_drafts, check_number, refuse_unknown
+from capplan.serving.step_time import (
+    StepTime,
+    check_drafts,
+    check_number,
+    check_switch,
+    common_shape,
+    in_shape,
+    refuse_unknown,
+)
 from capplan.serving.work import Work
 
 
@@ -82,8 +90,9 @@ def prefill(
     new, in_flight = check_number(tokens, "tokens", above=True), check_number(prompts, "prompts", above=True)
     rank = in_flight if layout.dp == 1 else _ops.ceil(in_flight / layout.dp)
     hit, share = check_number(cached, "cached"), check_number(skew, "skew", least=1.0)
+    common_shape(tokens=new, cached=hit, prompts=in_flight, skew=share)
     work = Work(rank, new, hit, in_flight * new, rank, share, prefill=True)
-    return _answer(prepared, work, bool(overlap), drafts > 0, chain)
+    return _answer(prepared, work, check_switch(overlap, "overlap"), drafts > 0, chain)
 
 
 def _answer(prepared: Prepared, work: Work, overlap: bool, drafts: bool, chain: Chain | None) -> StepTime:
@@ -94,8 +103,13 @@ def _answer(prepared: Prepared, work: Work, overlap: bool, drafts: bool, chain: 
         parts["draft_seconds"] = derive("draft_seconds", _one_pass, plan=prepared.draft, work=work, overlap=overlap)
         passes.append((prepared.draft, work, 1))
     add_engine_gap(prepared.plan, work.sequences, derive, parts)
+    seconds = derive("prefill_seconds", total_seconds, **parts)
+    if chain is not None and chain.overrides:
+        seconds, parts = in_shape(
+            common_shape(tokens=work.all_tokens, cached=work.cached_tokens, skew=work.skew), seconds, parts
+        )
     return StepTime(
-        seconds=derive("prefill_seconds", total_seconds, **parts),
+        seconds=seconds,
         parts=parts,
         tokens=work.all_tokens,
         tokens_per_step=None,

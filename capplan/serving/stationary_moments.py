@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 HEAVY_PROMPT_CV = 1.5
 """Assumed: from this coefficient of variation of prompts on, the floor below applies."""
 IDLE_LOAD = 1e-10
+LARGEST_SLOPE_LOAD = 0.999
+"""The slope of a step time that bends may exceed what a line of a stable rank could."""
 LEAST_KV_FLOOR = 0.4
 """One heavy prompt cannot be split: below a batch of 50 least-KV routing leaves this share of the variance."""
 
@@ -212,7 +214,8 @@ def _routed(
         marginal_seconds=found.b,
         spread=spread,
     )
-    met = bursty if excess else found.step_variance / found.step_mean
+    # no arrival meets a step shorter than that of an empty batch
+    met = max(bursty, found.a - found.step_mean) if excess else found.step_variance / found.step_mean
     return replace(found, third=third, met_shift=met)
 
 
@@ -309,7 +312,7 @@ def with_cap(
         capped.peakedness,
         batch_variance=found.batch_variance,
         batch_mean=found.batch_mean,
-        load=found.load,
+        load=min(found.load, LARGEST_SLOPE_LOAD),
     )
     law = capped.capped_batch(cap, *_rising(found, demand, workload, cap), slot_load, max(peaked, 0.02))
     wait = chain.derive(
@@ -334,7 +337,7 @@ def with_cap(
 def _rising(found: StepMoments, demand: Demand, workload: Workload, cap: int) -> tuple[float, float]:
     """a/b and x of the batch law; a step time that does not rise with the batch is its limit of a small slope."""
     if found.b > 0.0:
-        return found.a / found.b, found.load
+        return found.a / found.b, min(found.load, LARGEST_SLOPE_LOAD)
     slope = 1e-6 * found.step_mean / cap
     return found.step_mean / slope, closed.decode_load(demand.request_rate, workload.decode_moments.m01, slope)
 

@@ -13,7 +13,14 @@ from capplan.quantities.chain import Chain
 from capplan.serving.evaluation import Batch, evaluate_step
 from capplan.serving.layout import Layout
 from capplan.serving.prepared import prepare
-from capplan.serving.step_time import StepTime, check_drafts, check_number, refuse_unknown
+from capplan.serving.step_time import (
+    StepTime,
+    check_drafts,
+    check_number,
+    check_switch,
+    common_shape,
+    refuse_unknown,
+)
 
 
 def decode_step(
@@ -82,5 +89,7 @@ def decode_step(
     sequences = check_number(batch, "batch", above=True)
     cached = check_number(context, "context")
     rank = sequences if layout.dp == 1 else _ops.ceil(sequences / layout.dp)
-    load = Batch(rank, sequences, cached, drafts, rates, check_number(skew, "skew", least=1.0), bool(overlap))
+    uneven = check_number(skew, "skew", least=1.0)
+    common_shape(batch=sequences, context=cached, skew=uneven)
+    load = Batch(rank, sequences, cached, drafts, rates, uneven, check_switch(overlap, "overlap"))
     return evaluate_step(prepared, load, chain)

@@ -86,6 +86,47 @@ def check_number(value: Value, key: str, *, least: float = 0.0, above: bool = Fa
     raise InputError(f"{_shown(value)} must be a finite number, {bound} and at most {most:g}", key=key)
 
 
+def common_shape(**inputs: Value) -> tuple[int, ...]:
+    """The shape of the answer: that of the inputs together, by name.
+
+    Raises
+    ------
+    InputError : arrays that do not broadcast
+    """
+    shapes = {name: value.shape for name, value in inputs.items() if getattr(value, "shape", ())}
+    if len(shapes) < 2:
+        return next(iter(shapes.values()), ())
+    import numpy
+
+    try:
+        return numpy.broadcast_shapes(*shapes.values())
+    except ValueError:
+        told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise InputError(f"arrays whose shapes do not fit together: {told}", key=next(iter(shapes))) from None
+
+
+def in_shape(shape: tuple[int, ...], seconds: Value, parts: Mapping[str, Value]) -> tuple[Value, dict[str, Value]]:
+    """Seconds and parts in the shape of the inputs, which an override, a single number, does not have."""
+    if not shape:
+        return seconds, dict(parts)
+    import numpy
+
+    full = {name: numpy.broadcast_to(value, shape).copy() for name, value in parts.items()}
+    return numpy.broadcast_to(seconds, shape).copy(), full
+
+
+def check_switch(value: object, key: str) -> bool:
+    """True or False, nothing that merely counts as one of them.
+
+    Raises
+    ------
+    InputError : anything else
+    """
+    if isinstance(value, bool):
+        return value
+    raise InputError(f"{_shown(value)} must be True or False", key=key)
+
+
 def refuse_unknown(options: Mapping[str, object]) -> None:
     """Raise UnknownNameError for an option no step function has."""
     for name in options:
