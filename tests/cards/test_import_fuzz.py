@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from capplan.cards.huggingface import import_config
-from capplan.cards.kv import kv_bytes
+from capplan.cards.kv import attention_summary, kv_bytes
 from capplan.cards.model_card import load_model
 from capplan.errors import InputError
 
@@ -41,11 +41,11 @@ def signature(model):
     held = tuple(float(kv_bytes(model, context, None)) for context in (1, 5_000, 300_000))
     work = (model.flops_per_token(0), model.flops_per_token(20_000), model.parameters_active)
     limits = (model.max_context, model.vocab_size, model.hidden_size, model.n_layers)
-    return sizes, held, work, limits, model.weight_bytes(), model.weight_bytes(mtp=True), model.tied_embeddings
+    return attention_summary(model), sizes, held, work, limits, model.weight_bytes(), model.weight_bytes(mtp=True), model.tied_embeddings
 
 
 def sane(model):
-    sizes, held, work, _, *weights, _ = signature(model)
+    _, sizes, held, work, _, *weights, _ = signature(model)
     numbers = [*(size for _, size in sizes), *work, *weights]
     return all(0 < number < 1e18 for number in numbers) and all(0 <= size < 1e15 for size in held)
 

@@ -10,6 +10,8 @@ from capplan.cards.hf_fields import ConfigFields
 from capplan.cards.hf_module_names import ModulePatterns
 from capplan.cards.hf_quantization import read_quantization
 from capplan.cards.model import Matmul
+from capplan.cards.model_card import load_model
+from capplan.cards.model_totals import layer_matmuls
 from capplan.cards.weight_formats import FORMATS, weight_format
 from capplan.errors import InputError, UnknownNameError, UnsupportedModelError
 
@@ -300,3 +302,37 @@ def test_hostile_patterns_are_matched_in_bounded_time():
     """Without care, either of these runs for longer than the universe has been there."""
     patterns = ModulePatterns(["re:" + ".*a" * 300, "*a" * 90, "re:" + ".*(a|aa)" * 200 + "c"])
     assert not patterns.match("a" * 80 + "b")
+
+
+def stored_elements(model):
+    """What the hub counts: packed 4-bit weights and their scales by the byte, the rest by the element."""
+    layers = [pair for group in (*model.layers, *model.mtp_layers) for pair in layer_matmuls(group)]
+    ends = 2 * [(1, model.embedding), (1, model.lm_head)]  # the MTP layer brings copies
+    return sum(
+        times * (matmul.weight_bytes if matmul.format.name == "nvfp4" else matmul.parameters)
+        for times, matmul in (*layers, *ends)
+    )
+
+
+def test_some_matrices_of_attention_are_quantised():
+    """NVFP4 of DeepSeek-V3.1 and R1 leaves all of attention but the output in 16 bits.
+
+    The hub counts 393.6 billion elements in nvidia/DeepSeek-R1-0528-NVFP4-v2, of the same recipe.
+    """
+    model = load_model("deepseek-v3.1-nvfp4")
+    formats = {matmul.name: matmul.format.name for matmul in model.layers[0].attention.matmuls}
+    assert formats == {"qkv_a": "bf16", "q_b": "bf16", "kv_b": "bf16", "o": "nvfp4"}
+    assert stored_elements(model) / 1e9 == pytest.approx(393.6, abs=0.05)
+    assert model.kv_dtype == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes"),
+    [
+        ("kimi-k2.5", 594.2),  # 60 x 384 x 3 x 7,168 x 2,048 elements of 4.5 bits, 11.7 billion of 16
+        ("deepseek-v4-flash", 155.6),  # experts of 4.25 bits
+        ("qwen3-235b-a22b-nvfp4", 134.1),
+    ],
+)
+def test_bytes_of_whole_checkpoints(name, gigabytes):
+    assert load_model(name).weight_bytes() / 1e9 == pytest.approx(gigabytes, rel=1e-3)
