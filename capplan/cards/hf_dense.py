@@ -8,6 +8,7 @@ from typing import Any
 from capplan.cards.hf_family import CardPart, Family, Layer, ModuleNames, layers_of
 from capplan.cards.hf_fields import ConfigFields
 from capplan.cards.hf_parts import (
+    Windows,
     dense,
     every,
     flagged_dense,
@@ -19,7 +20,6 @@ from capplan.cards.hf_parts import (
     windows_or_none,
 )
 
-Windows = list["int | None"]
 AttentionBuilder = Callable[[ConfigFields, "int | None"], CardPart]
 
 

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from capplan.cards.hf_dense import DENSE_FAMILIES
 from capplan.cards.hf_family import CardPart, Family, ModuleNames
+from capplan.cards.hf_gemma import GEMMA_FAMILIES
 from capplan.cards.hf_hybrid import HYBRID_FAMILIES
 from capplan.cards.hf_latent import LATENT_FAMILIES
 from capplan.cards.hf_legacy import LEGACY_FAMILIES
 from capplan.cards.hf_moe import MOE_FAMILIES
+from capplan.cards.hf_sparse import SPARSE_FAMILIES
+from capplan.cards.hf_state_space import STATE_SPACE_FAMILIES
 from capplan.cards.hf_uneven import UNEVEN_FAMILIES
 
 __all__ = ["FAMILIES", "RENAMED", "WRAPPED", "CardPart", "Family", "ModuleNames"]
 
 FAMILIES: dict[str, Family] = {
-    **DENSE_FAMILIES, **LATENT_FAMILIES, **MOE_FAMILIES, **HYBRID_FAMILIES, **UNEVEN_FAMILIES, **LEGACY_FAMILIES,
-}  # fmt: skip
+    **DENSE_FAMILIES,
+    **GEMMA_FAMILIES,
+    **MOE_FAMILIES,
+    **SPARSE_FAMILIES,
+    **LATENT_FAMILIES,
+    **HYBRID_FAMILIES,
+    **STATE_SPACE_FAMILIES,
+    **UNEVEN_FAMILIES,
+    **LEGACY_FAMILIES,
+}
 """By ``model_type``. A family is added by its row in the table of its kind and, where its layers are new, a builder."""
 
 RENAMED = {"Grok1ModelForCausalLM": "grok-1"}

@@ -11,6 +11,9 @@ from typing import Any
 from capplan.cards.hf_family import CardPart
 from capplan.cards.hf_fields import ConfigFields
 
+Windows = list["int | None"]
+"""Tokens each layer keeps, None for all."""
+
 MOST_HEADS = 100_000
 MOST_EXPERTS = 100_000
 

@@ -1,179 +1,29 @@
-"""Families whose layers differ from each other in shape, share caches or weights, or read an encoder.
-
-Gemma-3n and Gemma-4, Llama-3.2-Vision, OpenELM, Nemotron's searched architectures, Zamba2, MiMo-V2.
-"""
+"""Families whose layers differ in shape: Llama-3.2-Vision, OpenELM, searched architectures, MiMo-V2."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from capplan.cards.hf_family import LLAMA_ATTENTION, CardPart, Family, Layer, ModuleNames, gated, layers_of
+from capplan.cards.hf_family import LLAMA_ATTENTION, CardPart, Family, Layer, ModuleNames, layers_of
 from capplan.cards.hf_fields import ConfigFields
-from capplan.cards.hf_hybrid import state_dtype
 from capplan.cards.hf_parts import (
     MOST_HEADS,
     SLIDING,
     deepseek_mixture,
     dense,
-    every,
-    flagged_gqa,
     gqa,
     head_dim_of,
-    heads_of,
     leading_dense,
     window_of,
-    windows_by_type,
 )
 
 
-def _matrix(fields: ConfigFields, name: str, inputs: int, outputs: int, *names: str) -> CardPart:
+def matrix(fields: ConfigFields, name: str, inputs: int, outputs: int, *names: str) -> CardPart:
     return {
         "name": name,
         "inputs": fields.number(inputs, "element", *names),
         "outputs": fields.number(outputs, "element", *names),
     }
-
-
-def _shared_from(fields: ConfigFields, n_layers: int) -> int:
-    """The first layer that reads the cache of an earlier one."""
-    shared = fields.whole("num_kv_shared_layers", least=0) if fields.has("num_kv_shared_layers") else 0
-    fields.ignore("num_kv_shared_layers")
-    if shared > n_layers:
-        raise fields.error("num_kv_shared_layers", f"{shared} exceeds {n_layers} layers")
-    return n_layers - shared
-
-
-def _per_layer_inputs(fields: ConfigFields) -> tuple[CardPart, ...]:
-    """What a layer does with its own embedding of a token: a gate down and a projection back."""
-    small, hidden = fields.whole("hidden_size_per_layer_input"), fields.whole("hidden_size")
-    names = ("hidden_size", "hidden_size_per_layer_input")
-    return (
-        _matrix(fields, "per_layer_gate", hidden, small, *names),
-        _matrix(fields, "per_layer_projection", small, hidden, *names),
-    )
-
-
-def _per_layer_ends(fields: ConfigFields) -> CardPart:
-    """The table of embeddings a layer, and the projection of the token's own embedding beside it."""
-    small, hidden = fields.whole("hidden_size_per_layer_input"), fields.whole("hidden_size")
-    rows, layers = fields.whole("vocab_size_per_layer_input"), fields.whole("num_hidden_layers")
-    width, names = small * layers, ("hidden_size_per_layer_input", "num_hidden_layers")
-    return {
-        "look_ups": [_matrix(fields, "per_layer_embedding", rows, width, "vocab_size_per_layer_input", *names)],
-        "projections": [_matrix(fields, "per_layer_model_projection", hidden, width, "hidden_size", *names)],
-        "other_parameters": fields.number(small, "parameter", "hidden_size_per_layer_input", note="norm"),
-    }
-
-
-def _gemma3n_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
-    """Alternating updates of several residual streams, a low-rank shortcut, embeddings a layer, shared caches."""
-    fields.ignore("activation_sparsity_pattern", "altup_active_idx", "altup_coef_clip", "altup_correct_scale")
-    first, streams = _shared_from(fields, n_layers), fields.whole("altup_num_inputs")
-    kinds = list(zip(windows_by_type(fields, n_layers), _widths(fields, n_layers), strict=True))
-    hidden, rank = fields.whole("hidden_size"), fields.whole("laurel_rank")
-    matrices = (
-        _matrix(fields, "altup_router", hidden, streams, "hidden_size", "altup_num_inputs"),
-        _matrix(fields, "altup_correction", streams, streams, "altup_num_inputs"),
-        _matrix(fields, "altup_prediction", streams, streams**2, "altup_num_inputs"),
-        _matrix(fields, "laurel_left", hidden, rank, "hidden_size", "laurel_rank"),
-        _matrix(fields, "laurel_right", rank, hidden, "hidden_size", "laurel_rank"),
-        *_per_layer_inputs(fields),
-    )
-    scale = fields.number(hidden, "parameter", "hidden_size", note="altup.correct_output_scale")
-
-    def build(kind: tuple[int | None, int, bool]) -> Layer:
-        window, width, stores = kind
-        block = {"kind": "dense", "width": fields.number(width, "element", "intermediate_size")}
-        attention = flagged_gqa(fields, window, head_dim_required=True, qk_norm=True, stores_kv=stores)
-        return Layer(attention, block, norms=7, matrices=matrices, extra_parameters=scale)
-
-    return layers_of([(*kind, layer < first) for layer, kind in enumerate(kinds)], build)
-
-
-def _widths(fields: ConfigFields, n_layers: int) -> list[int]:
-    if isinstance(fields.data.get("intermediate_size"), list):
-        return fields.whole_list("intermediate_size", n_layers)
-    return [fields.whole("intermediate_size")] * n_layers
-
-
-def _gemma3n_ends(fields: ConfigFields) -> CardPart:
-    ends = _per_layer_ends(fields)
-    hidden, streams = fields.whole("hidden_size"), fields.whole("altup_num_inputs")
-    for index in range(1, streams):
-        for name in ("altup_projection", "altup_unembed_projection"):
-            ends["projections"].append(_matrix(fields, f"{name}_{index}", hidden, hidden, "hidden_size"))
-    return ends
-
-
-def _gemma4_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
-    """Sliding layers, full layers of another geometry, experts beside the dense block, shared caches."""
-    fields.must_be("use_bidirectional_attention", "vision")
-    first, per_layer = (
-        _shared_from(fields, n_layers),
-        fields.zero_or_count("hidden_size_per_layer_input", unit="element"),
-    )
-    windows = _gemma4_windows(fields, n_layers)
-    matrices = _per_layer_inputs(fields) if per_layer is not None else ()
-    mixed = fields.flag("enable_moe_block", False)
-    wide = fields.flag("use_double_wide_mlp", False)
-    if not mixed:
-        fields.ignore("num_experts", "top_k_experts", "moe_intermediate_size")
-
-    def build(kind: tuple[int | None, bool]) -> Layer:
-        window, stores = kind
-        block = _gemma4_mixture(fields) if mixed else _gemma4_dense(fields, twice=wide and not stores)
-        norms = 4 + 3 * mixed + bool(matrices)
-        return Layer(_gemma4_attention(fields, window, stores), block, norms=norms, matrices=matrices)
-
-    return layers_of([(window, layer < first) for layer, window in enumerate(windows)], build)
-
-
-def _gemma4_windows(fields: ConfigFields, n_layers: int) -> list[int | None]:
-    if fields.has("layer_types"):
-        return windows_by_type(fields, n_layers)
-    fields.assume("layer_types", "a full layer after five sliding ones")
-    return [*every(n_layers, 6, window_of(fields))[:-1], None]
-
-
-def _gemma4_attention(fields: ConfigFields, window: int | None, stores: bool) -> CardPart:
-    """Full layers have heads of ``global_head_dim`` and, where keys are values, their own number of KV heads."""
-    key_is_value = fields.flag("attention_k_eq_v", False)
-    attention = flagged_gqa(fields, window, head_dim_required=True, qk_norm=True, stores_kv=stores)
-    fields.ignore("global_head_dim", "num_global_key_value_heads")
-    if window is not None:
-        return attention
-    width = fields.count("global_head_dim", unit="element")
-    attention |= {"head_dim": width, "value_head_dim": width, "key_is_value": key_is_value}
-    if key_is_value and fields.has("num_global_key_value_heads"):
-        attention["n_kv_heads"] = fields.count("num_global_key_value_heads", unit="head", most=MOST_HEADS)
-    return attention
-
-
-def _gemma4_dense(fields: ConfigFields, *, twice: bool) -> CardPart:
-    width = fields.whole("intermediate_size") * (1 + twice)
-    note = "twice as wide where the cache is shared" if twice else ""
-    return {"kind": "dense", "width": fields.number(width, "element", "intermediate_size", note=note)}
-
-
-def _gemma4_mixture(fields: ConfigFields) -> CardPart:
-    """A router with a scale of its input and one an expert."""
-    experts = fields.count("num_experts", unit="expert")
-    scales = fields.whole("hidden_size") + experts["value"]
-    return {
-        "kind": "mixture",
-        "width": fields.count("moe_intermediate_size", unit="element"),
-        "n_experts": experts,
-        "top_k": fields.count("top_k_experts", unit="expert", most=experts["value"]),
-        "dense_width": fields.count("intermediate_size", unit="element"),
-        "other_parameters": fields.number(scales, "parameter", "hidden_size", "num_experts", note="router scales"),
-    }
-
-
-def _gemma4_ends(fields: ConfigFields) -> CardPart:
-    if fields.zero_or_count("hidden_size_per_layer_input", unit="element") is None:
-        fields.ignore("vocab_size_per_layer_input")
-        return {}
-    return _per_layer_ends(fields)
 
 
 def _mllama_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
@@ -314,78 +164,6 @@ def _searched_attention(fields: ConfigFields, in_group: int, bias: bool) -> Card
     }
 
 
-def _zamba_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
-    """Mamba-2 layers; in front of some a transformer block of twice the width whose weights a few copies share."""
-    fields.must_be("use_shared_attention_lora", False)
-    fields.must_be("use_shared_attention_adapter", False)
-    fields.must_be("add_bias_linear", False)
-    fields.must_be("gated_linear_unit", True)
-    fields.must_be("sliding_window", None)
-    fields.ignore(
-        "kv_channels", "num_query_groups", "use_mem_rope", "ft_lora", "use_long_context", "attention_head_dim"
-    )
-    fields.must_be("use_shared_block_lora", True)
-    fields.must_be("use_shared_mlp_adapter", True)
-    fields.ignore("hybrid_layer_ids", "intermediate_size")
-    kinds = fields.words("layers_block_type", n_layers, ("mamba", "hybrid"))
-    mixer = _zamba_mamba(fields)
-    return layers_of(
-        kinds, lambda kind: _zamba_hybrid(fields, mixer) if kind == "hybrid" else Layer(None, None, mixer, 1)
-    )
-
-
-def _zamba_mamba(fields: ConfigFields) -> CardPart:
-    head_dim = fields.whole("mamba_headdim")
-    inner = fields.whole("mamba_expand") * fields.whole("hidden_size")
-    if inner % head_dim:
-        raise fields.error("mamba_headdim", f"{head_dim} must divide the inner width {inner}")
-    heads = fields.number(inner // head_dim, "head", "mamba_expand", "hidden_size", "mamba_headdim", note="quotient")
-    if fields.has("n_mamba_heads") and fields.whole("n_mamba_heads") != heads["value"]:
-        raise fields.error(
-            "n_mamba_heads", f"{fields.data['n_mamba_heads']} differs from {heads['value']}, the quotient"
-        )
-    return {
-        "kind": "mamba2",
-        "n_heads": heads,
-        "head_dim": fields.count("mamba_headdim", unit="element"),
-        "state_size": fields.count("mamba_d_state", unit="element"),
-        "n_groups": fields.count("mamba_ngroups", unit="head"),
-        "conv_kernel": fields.count("mamba_d_conv", unit="token"),
-        "state_dtype": state_dtype(fields),
-    }
-
-
-def _zamba_hybrid(fields: ConfigFields, mixer: CardPart) -> Layer:
-    hidden, rank = fields.whole("hidden_size"), fields.whole("adapter_rank")
-    heads, kv_heads = heads_of(fields)
-    width = fields.number(
-        2 * hidden // heads["value"], "element", "hidden_size", "num_attention_heads", note="of twice"
-    )
-    block = dense(fields, "ffn_hidden_size")
-    names = ("hidden_size", "adapter_rank")
-    attention = {
-        "kind": "gqa",
-        "n_heads": heads,
-        "n_kv_heads": kv_heads,
-        "head_dim": width,
-        "value_head_dim": width,
-        "input_width": fields.number(2 * hidden, "element", "hidden_size", note="hidden state and embedding"),
-    }
-    return Layer(
-        attention,
-        block,
-        mixer,
-        norms=3,
-        matrices=(
-            _matrix(fields, "hybrid_projection", hidden, hidden, "hidden_size"),
-            _matrix(fields, "adapter_down", hidden, rank, *names),
-            _matrix(fields, "adapter_up", rank, 2 * block["width"]["value"], *names, "ffn_hidden_size"),
-        ),
-        extra_parameters=fields.number(hidden, "parameter", "hidden_size", note="norm in front of the mixer"),
-        copies=fields.count("num_mem_blocks", unit="layer"),
-    )
-
-
 def _mimo_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
     """MiMo-V2: keys wider than values; sliding layers with their own number of KV heads, and sinks."""
     fields.ignore("attention_value_scale", "swa_rope_theta", "attention_projection_layout")
@@ -431,30 +209,12 @@ def _mimo_attention(fields: ConfigFields, window: int | None) -> CardPart:
     return attention
 
 
-_GEMMA4 = ModuleNames(experts=gated("experts.0"), shared=gated("mlp"))
 _MLLAMA = ModuleNames(attention={**LLAMA_ATTENTION})
 _OPENELM = ModuleNames(
     attention={"qkv": ("attn.qkv_proj",), "o": ("attn.out_proj",)},
     dense={"gate_up": ("ffn.proj_1",), "down": ("ffn.proj_2",)},
 )
-_ZAMBA_NAMES = {
-    "mamba_d_state": ("state_size",), "mamba_d_conv": ("conv_dimension",), "mamba_expand": ("expansion_factor",),
-    "adapter_rank": ("lora_rank",), "ffn_hidden_size": ("intermediate_size",),
-}  # fmt: skip
-_ZAMBA = ModuleNames(recurrence={"in": ("mamba.in_proj",), "o": ("mamba.out_proj",)})
-
 UNEVEN_FAMILIES: dict[str, Family] = {
-    "gemma3n_text": Family(
-        ("Gemma3nForCausalLM",),
-        _gemma3n_layers,
-        tied=True,
-        ends=_gemma3n_ends,
-        defaults={
-            "max_position_embeddings": 32768, "vocab_size": 262400, "vocab_size_per_layer_input": 262144,
-            "hidden_size_per_layer_input": 256, "laurel_rank": 64, "altup_num_inputs": 4, "num_kv_shared_layers": 15,
-        },
-    ),
-    "gemma4_text": Family(("Gemma4ForCausalLM",), _gemma4_layers, _GEMMA4, tied=True, ends=_gemma4_ends),
     "mllama_text_model": Family((), _mllama_layers, _MLLAMA, ends=_mllama_ends),
     "openelm": Family(
         ("OpenELMForCausalLM",),
@@ -468,9 +228,8 @@ UNEVEN_FAMILIES: dict[str, Family] = {
         tied=True,
     ),
     "nemotron-nas": Family(("DeciLMForCausalLM",), _searched_layers),
-    "zamba2": Family(("Zamba2ForCausalLM",), _zamba_layers, _ZAMBA, tied=True, synonyms=_ZAMBA_NAMES),
     "mimo_v2_flash": Family(
         ("MiMoV2FlashForCausalLM",), _mimo_layers, mtp_unknown=("num_nextn_predict_layers", "num_mtp_layers")
     ),
-}  # fmt: skip
+}
 """By ``model_type``."""

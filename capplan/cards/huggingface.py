@@ -6,6 +6,7 @@ understood would look as good as a right one.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -211,10 +212,9 @@ def _family(text: ConfigFields, *, answered: bool) -> Family:
     if not isinstance(name, str):
         raise text.error("model_type", "is missing: it says how the other fields are to be read")
     if name not in FAMILIES:
-        known = ", ".join(sorted(FAMILIES))
-        raise UnsupportedModelError(
-            f"model type {name[:60]!r} is not modelled (known: {known})", key=f"{text.prefix}model_type", file=text.file
-        )
+        near = ", ".join(difflib.get_close_matches(name[:60], FAMILIES, n=5, cutoff=0.4)) or "none is like it"
+        problem = f"model type {name[:60]!r} is not modelled (known: {len(FAMILIES)}, nearest: {near})"
+        raise UnsupportedModelError(problem, key=f"{text.prefix}model_type", file=text.file)
     architectures = text.value("architectures") or []
     architectures = architectures if isinstance(architectures, list) else [architectures]
     family = FAMILIES[
