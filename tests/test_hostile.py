@@ -1,5 +1,6 @@
 """Hostile and careless input: one clear line, in bounded time and memory, or the right answer."""
 
+import json
 import math
 import os
 from pathlib import Path
@@ -7,9 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capplan import Layout, Workload, decode_step, kv_pressure, load_hardware, load_model, prefill
+from capplan import (
+    Layout,
+    Workload,
+    decode_step,
+    kv_pressure,
+    load_engine,
+    load_hardware,
+    load_model,
+    load_workload,
+    prefill,
+)
 from capplan.cards.hardware import Kernels
-from capplan.cards.store import MAX_CARD_BYTES, read_json, read_text
+from capplan.cards.store import MAX_CARD_BYTES, card_names, card_root, read_json, read_text
 from capplan.errors import InputError, UnitError
 from capplan.formulas.length_laws import Fixed, Gamma, LogNormal, Mixture
 from capplan.formulas.overflow import demand_quantile, overflow_probability
@@ -210,3 +221,52 @@ def test_shapes_that_do_not_fit_together_are_named():
     for wrong in ("yes", 1, None, np.array([True, False])):
         with pytest.raises(InputError, match="overlap"):
             decode_step(loaded, gpu, Layout(), 8, 1024, overlap=wrong)
+
+
+# ---- cards -----------------------------------------------------------------------------------------------------------
+
+
+def changed_card(tmp_path, kind, name, change):
+    card = read_json(card_root() / kind / f"{name}.json")
+    change(card)
+    (file := tmp_path / "card.json").write_text(json.dumps(card))
+    return file
+
+
+@pytest.mark.parametrize("name", ["gemm_stream_bandwidth", "gemm_flops_bf16", "internode_bandwidth", "sustained_share"])
+def test_a_rate_of_zero_on_a_hardware_card_is_refused(tmp_path, name):
+    file = changed_card(tmp_path, "hardware", "h200", lambda card: card["kernels"][name].update(value=0))
+    with pytest.raises(UnitError, match=rf"kernels\.{name}\.value: 0 must be above zero"):
+        load_hardware(file)
+    floor = changed_card(
+        tmp_path, "hardware", "h200", lambda card: card["kernels"]["gemm_floor_seconds"].update(value=0)
+    )
+    assert load_hardware(floor).kernels.gemm_floor_seconds == 0.0
+
+
+def test_negative_numbers_of_any_version_of_an_engine_are_refused(tmp_path):
+    def change(card):
+        numbers = card["versions"][0]["numbers"]
+        numbers[next(iter(numbers))]["value"] = -1
+
+    file = changed_card(tmp_path, "engines", "vllm", change)
+    with pytest.raises(UnitError, match=r"versions\.0\.numbers\.\w+\.value: -1 must be"):
+        load_engine(file)
+
+    def change_of_all(card):
+        card["numbers"]["step_gap_seconds"] = {"value": -1, "unit": "ms", "source": "nobody", "kind": "assumed"}
+
+    with pytest.raises(UnitError, match=r"numbers\.step_gap_seconds\.value: -1 must be 0 or more"):
+        load_engine(changed_card(tmp_path, "engines", "vllm", change_of_all))
+
+
+@pytest.mark.parametrize("name", card_names("engines"))
+def test_every_version_of_a_shipped_engine_is_checked(tmp_path, name):
+    assert load_engine(changed_card(tmp_path, "engines", name, lambda card: card)).name == name
+
+
+def test_a_negative_target_of_a_workload_card_is_refused(tmp_path):
+    name = "chat-azure-2023"
+    file = changed_card(tmp_path, "workloads", name, lambda card: card["targets"]["input_mean"].update(value=-5))
+    with pytest.raises(InputError, match=r"targets\.input_mean\.value: -5 must be 0 or more"):
+        load_workload(file)

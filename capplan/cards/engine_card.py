@@ -99,7 +99,9 @@ def _read(path: Path, version: str, _stamp: int) -> Engine:
 def _validated(data: dict[str, Any], file: str) -> dict[str, Any]:
     from capplan.cards.engine_schema import validated
 
-    return validated(data, file)
+    card = validated(data, file)
+    _check_ranges(card)
+    return card
 
 
 def _from_data(data: Mapping[str, Any], version: str, file: str) -> Engine:
@@ -187,10 +189,19 @@ def _constants(numbers: Mapping[str, Any]) -> dict[str, Any]:
     return constants
 
 
-def _constant(name: str, number: Mapping[str, Any]) -> float:
+def _constant(name: str, number: Mapping[str, Any], place: str = "numbers") -> float:
     if name in _COUNTS:
-        return whole(number, f"numbers.{name}")
-    return in_base_units(number, _units_of(name), f"numbers.{name}", least=0.0)
+        return whole(number, f"{place}.{name}")
+    return in_base_units(number, _units_of(name), f"{place}.{name}", least=0.0)
+
+
+def _check_ranges(card: Mapping[str, Any]) -> None:
+    """Every number of the card, those of version ranges nobody asked for included."""
+    places = {"": card, **{f"versions.{index}.": part for index, part in enumerate(card["versions"])}}
+    for place, part in places.items():
+        for name, number in part["numbers"].items():
+            _constant(name, number, f"{place}numbers")
+        _tiers(part.get("batch_defaults") or [], f"{place}batch_defaults")
 
 
 def _units_of(name: str) -> Mapping[str, float]:
@@ -208,8 +219,8 @@ def _static_reserve(card: Mapping[str, Any]) -> StaticReserve:
     )
 
 
-def _tiers(cards: list[dict[str, Any]]) -> tuple[BatchDefaults, ...]:
-    tiers = [_tier(f"batch_defaults.{index}", **tier) for index, tier in enumerate(cards)]
+def _tiers(cards: list[dict[str, Any]], place: str = "batch_defaults") -> tuple[BatchDefaults, ...]:
+    tiers = [_tier(f"{place}.{index}", **tier) for index, tier in enumerate(cards)]
     return tuple(sorted(tiers, key=lambda tier: -tier.hbm_bytes_at_least))
 
 

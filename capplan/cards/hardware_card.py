@@ -141,5 +141,13 @@ def _fabric(key: str, *, name: str, bandwidth: Any, gpus: Any) -> Fabric:
 def _kernels(card: Mapping[str, Any]) -> Kernels:
     given = ((name, number) for name, number in card.items() if number is not None)
     return Kernels(
-        **{name: in_base_units(number, _kernel_units(name), f"kernels.{name}", least=0.0) for name, number in given}
+        **{
+            name: in_base_units(number, _kernel_units(name), f"kernels.{name}", least=_least(name))
+            for name, number in given
+        }
     )
+
+
+def _least(name: str) -> float | None:
+    """Times and sizes may be zero; what something is divided by may not."""
+    return None if "_bandwidth" in name or "_flops" in name or name == "sustained_share" else 0.0

@@ -94,7 +94,11 @@ def _read(path: Path, _stamp: tuple[int, int]) -> Workload:
 def _validated(data: dict[str, Any], file: str) -> dict[str, Any]:
     from capplan.cards.workload_schema import validated
 
-    return validated(data, file)
+    card = validated(data, file)
+    for name, number in card.get("targets", {}).items():
+        if not 0.0 <= number["value"] <= 1e30:
+            raise InputError(f"{number['value']:g} must be 0 or more", key=f"targets.{name}.value")
+    return card
 
 
 def _from_data(data: Mapping[str, Any], file: str) -> Workload:
