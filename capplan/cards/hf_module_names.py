@@ -50,6 +50,9 @@ class ModulePatterns:
         self.firsts = {name.partition(".")[0] for name in self.exact}
         self.wild = _by_layer(wild)
         self.expressions = [(text, _expression(text)) for text in dict.fromkeys(expressions)]
+        self.of_any_layer = [pair for pair in self.expressions if not re.search(r"[0-9]|\\d|\\w|\[", pair[0])]
+        self.of_some_layer = [pair for pair in self.expressions if pair not in self.of_any_layer]
+        self.hits_of_any_layer: dict[str, set[str]] = {}
         self.names = [*self.exact, *wild, *(text for text, _ in self.expressions)]
         if len(wild) + len(self.expressions) > MAX_WILDCARDS:
             raise InputError(f"more than {MAX_WILDCARDS:,} names with wildcards")
@@ -61,15 +64,30 @@ class ModulePatterns:
         for layer in ("", ".".join(parts[:2])):
             found = self.wild.get(layer, ())
             hits.update(name for name, head, wild in found if module.startswith(head) and _covers(wild, parts))
-        for text, expression in self.expressions:
-            if any(expression.match(prefix + module) for prefix in _EXPRESSION_PREFIXES):
-                hits.add(text)
+        hits |= _expression_hits(self.of_some_layer, module) | self._hits_of_any_layer(parts, module)
         self.used |= hits
         return bool(hits)
+
+    def _hits_of_any_layer(self, parts: list[str], module: str) -> set[str]:
+        """Expressions that meet the module whatever the number of its layer: looked up once for all layers."""
+        if parts[0] != "layers":
+            return _expression_hits(self.of_any_layer, module)
+        name = ".".join(parts[2:])
+        if name not in self.hits_of_any_layer:
+            self.hits_of_any_layer[name] = _expression_hits(self.of_any_layer, module)
+        return self.hits_of_any_layer[name]
 
     def unused(self) -> list[str]:
         """Names that met no module of the text model and name none that is never converted."""
         return sorted(name for name in self.names if name not in self.used and not _NEVER_CONVERTED.search(name))
+
+
+def _expression_hits(expressions: list[tuple[str, re.Pattern[str]]], module: str) -> set[str]:
+    return {
+        text
+        for text, expression in expressions
+        if any(expression.match(prefix + module) for prefix in _EXPRESSION_PREFIXES)
+    }
 
 
 def _spans(parts: list[str], firsts: set[str]) -> Iterator[str]:
