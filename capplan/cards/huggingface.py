@@ -231,7 +231,7 @@ def _family(text: ConfigFields, *, answered: bool) -> Family:
 
 def _parts(text: ConfigFields, family: Family, quantization: Quantization) -> dict[str, Any]:
     """The fields of the card that describe the model itself."""
-    n_layers = text.whole("num_hidden_layers", most=MAX_LAYERS)
+    n_layers = _n_layers(text)
     layers = family.layers(text, n_layers)
     formats = [layer_formats(text, family, quantization, layer, number) for number, layer in enumerate(layers)]
     kinds = Counter(zip(layers, formats, strict=True))
@@ -249,6 +249,15 @@ def _parts(text: ConfigFields, family: Family, quantization: Quantization) -> di
         "layers": [layer_card(text, layer, forms, count, total) for (layer, forms), count in kinds.items()],
         "mtp": _mtp(text, family, quantization, layers[-1], n_layers),
     }
+
+
+def _n_layers(text: ConfigFields) -> int:
+    """The number of layers, or where only their kinds are listed how many there are."""
+    kinds = text.data.get("layers_block_type")
+    if text.has("num_hidden_layers") or not isinstance(kinds, list) or not 0 < len(kinds) <= MAX_LAYERS:
+        return text.whole("num_hidden_layers", most=MAX_LAYERS)
+    text.value("layers_block_type")
+    return len(kinds)
 
 
 def _max_context(text: ConfigFields, family: Family) -> CardPart:
@@ -276,7 +285,7 @@ def _mtp(text: ConfigFields, family: Family, quantization: Quantization, last: L
 
 def _refuse_unmatched(text: ConfigFields, quantization: Quantization) -> None:
     """A module pattern that met nothing may name something that was not understood."""
-    n_layers = text.whole("num_hidden_layers", most=MAX_LAYERS)
+    n_layers = _n_layers(text)
     for pattern in quantization.unused():
         match = re.match(r"layers\.(\d{1,6})(\.|\*|$)", pattern)
         if match is None or int(match[1]) < n_layers:
