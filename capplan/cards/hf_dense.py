@@ -95,12 +95,10 @@ def _gemma3_windows(fields: ConfigFields, n_layers: int) -> Windows:
 
 def _pattern_windows(fields: ConfigFields, n_layers: int) -> Windows:
     """``layer_types``, or a pattern that is a number (a full layer ends every period) or letters L and G."""
+    if fields.has("layer_types") or not fields.has("sliding_window"):
+        fields.ignore("sliding_window", "sliding_window_pattern")
+        return windows_by_type(fields, n_layers) if fields.has("layer_types") else [None] * n_layers
     pattern = fields.value("sliding_window_pattern")
-    if fields.has("layer_types"):
-        return windows_by_type(fields, n_layers)
-    if not fields.has("sliding_window"):
-        fields.ignore("sliding_window")
-        return [None] * n_layers
     if isinstance(pattern, str) and pattern and set(pattern) <= {"L", "G"} and len(pattern) <= n_layers:
         kinds = [pattern[layer % len(pattern)] for layer in range(n_layers - 1)] + ["G"]
         return [window_of(fields) if kind == "L" else None for kind in kinds]

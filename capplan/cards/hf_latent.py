@@ -48,7 +48,6 @@ def _indexer(fields: ConfigFields) -> CardPart:
     return {
         "n_heads": fields.count("index_n_heads", unit="head", most=MOST_HEADS),
         "head_dim": head_dim,
-        "token_top_k": fields.count("index_topk", unit="token", most=10**9),
         "query_width": fields.count("q_lora_rank", unit="element"),
         "norm_elements": fields.number(2 * head_dim["value"], "parameter", note="norm of the key, with a bias"),
     }
@@ -61,7 +60,8 @@ def _sparse_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
 
     def build(kind: tuple[bool, bool]) -> Layer:
         sparse, own = kind
-        attention = mla(fields, **({"indexer": _indexer(fields)} if own else {}))
+        selected = fields.count("index_topk", unit="token", most=10**9)
+        attention = mla(fields, selected_tokens=selected, **({"indexer": _indexer(fields)} if own else {}))
         return Layer(attention, deepseek_mixture(fields) if sparse else dense(fields))
 
     return layers_of(list(zip(leading_dense(fields, n_layers), owns, strict=True)), build)
@@ -132,7 +132,8 @@ def _v4_attention(fields: ConfigFields, ratio: int) -> CardPart:
     if ratio:
         attention["compress_ratio"] = fields.number(ratio, "token", "compress_ratios")
     if ratio == 4:
-        attention |= {"overlap": True, "indexer": _v4_indexer(fields, ratio)}
+        selected = fields.count("index_topk", unit="token", most=10**9)
+        attention |= {"overlap": True, "indexer": _v4_indexer(fields, ratio), "selected_tokens": selected}
     return attention
 
 
@@ -141,7 +142,6 @@ def _v4_indexer(fields: ConfigFields, ratio: int) -> CardPart:
     return {
         "n_heads": fields.count("index_n_heads", unit="head", most=MOST_HEADS),
         "head_dim": head_dim,
-        "token_top_k": fields.count("index_topk", unit="token", most=10**9),
         "query_width": fields.count("q_lora_rank", unit="element"),
         "norm_elements": fields.number(head_dim["value"], "parameter", note="norm of the key"),
         "compress_ratio": fields.number(ratio, "token", "compress_ratios"),

@@ -78,8 +78,7 @@ def _with_positions(fields: ConfigFields) -> CardPart:
 
 
 def _head_bias(fields: ConfigFields) -> CardPart:
-    bias = fields.number(fields.whole("vocab_size"), "parameter", "vocab_size", note="bias of lm_head")
-    return {**two_norms(fields), "other_parameters": bias}
+    return {**two_norms(fields), "lm_head_bias": True}
 
 
 def _gpt2(fields: ConfigFields, n_layers: int) -> list[Layer]:

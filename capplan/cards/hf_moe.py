@@ -133,10 +133,8 @@ def _phimoe(fields: ConfigFields, window: int | None) -> CardPart:
 
 def _phimoe_ends(fields: ConfigFields) -> CardPart:
     """A last norm with a bias, and lm_head with one where the config says so."""
-    ends: CardPart = {"final_norms": fields.number(2, "norm", note="a norm with a bias")}
-    if fields.flag("lm_head_bias", False):
-        ends["other_parameters"] = fields.number(fields.whole("vocab_size"), "parameter", "lm_head_bias", "vocab_size")
-    return ends
+    norms = fields.number(2, "norm", note="a norm with a bias")
+    return {"final_norms": norms, "lm_head_bias": fields.flag("lm_head_bias", False)}
 
 
 def _ernie(fields: ConfigFields, window: int | None) -> CardPart:

@@ -55,7 +55,9 @@ def _minimax_m3_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
 
     def build(kind: tuple[bool, bool]) -> Layer:
         indexed, mixed = kind
-        options: dict[str, Any] = {"indexer": _m3_indexer(fields)} if indexed else {}
+        options: dict[str, Any] = {}
+        if indexed:
+            options = {"indexer": _m3_indexer(fields), "selected_tokens": _m3_selected(fields)}
         attention = gqa(fields, head_dim_required=True, qk_norm=True, **options)
         return Layer(attention, _m3_mixture(fields) if mixed else dense(fields, "dense_intermediate_size"))
 
@@ -82,17 +84,21 @@ def _m3_sparse(fields: ConfigFields, n_layers: int) -> list[bool]:
 
 def _m3_indexer(fields: ConfigFields) -> CardPart:
     options = _m3_options(fields)
-    block = options.whole("sparse_block_size")
-    blocks = options.whole("sparse_topk_blocks") + options.whole("sparse_local_block", least=0)
-    names = ("sparse_block_size", "sparse_topk_blocks", "sparse_local_block")
     head_dim = options.count("sparse_index_dim", unit="element")
     return {
         "n_heads": options.count("sparse_num_index_heads", unit="head", most=MOST_HEADS),
         "head_dim": head_dim,
-        "token_top_k": options.number(block * blocks, "token", *names, note="whole blocks"),
         "head_weights": False,
         "norm_elements": options.number(2 * head_dim["value"], "parameter", note="norms of queries and keys"),
     }
+
+
+def _m3_selected(fields: ConfigFields) -> CardPart:
+    """Whole blocks of keys: those chosen, and those next to the query."""
+    options = _m3_options(fields)
+    blocks = options.whole("sparse_topk_blocks") + options.whole("sparse_local_block", least=0)
+    names = ("sparse_block_size", "sparse_topk_blocks", "sparse_local_block")
+    return options.number(blocks * options.whole("sparse_block_size"), "token", *names, note="whole blocks")
 
 
 def _m3_mixture(fields: ConfigFields) -> CardPart:

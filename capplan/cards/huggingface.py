@@ -19,8 +19,8 @@ from capplan.cards.hf_family import Layer
 from capplan.cards.hf_fields import WRAPPER_HARMLESS, ConfigFields
 from capplan.cards.hf_quantization import Quantization, read_quantization
 from capplan.cards.model import Model
-from capplan.cards.model_card import card_json
-from capplan.cards.model_reader import SCHEMA, model_from_data
+from capplan.cards.model_card import card_json, model_from_card
+from capplan.cards.model_reader import SCHEMA
 from capplan.cards.store import read_json
 from capplan.errors import InputError, UnsupportedModelError
 
@@ -79,7 +79,7 @@ def import_config(
     InputError : a field missing or out of range
     """
     card = card_from_config(data, name=name, file=file, side_car=side_car, assume=assume, **origin)
-    return model_from_data(card, file)
+    return model_from_card(card, file)
 
 
 def card_from_config(

@@ -372,8 +372,9 @@ def _notes(kind: Attention) -> list[str]:
     notes = [f"slide over {kind.window:,}"] if kind.window is not None else []
     if kind.compress_ratio:
         notes.append(f"keep one entry per {kind.compress_ratio} tokens")
-    if kind.indexer is not None:
-        notes.append(f"index {kind.indexer.top_k:,} {'entries' if kind.compress_ratio else 'tokens'}")
+    if kind.selected_tokens:
+        chosen = "" if kind.indexer is not None else " another chose"
+        notes.append(f"read {kind.selected_tokens:,} {'entries' if kind.compress_ratio else 'tokens'}{chosen}")
     if not kind.stores_kv:
         notes.append("read the cache of another")
     return notes

@@ -61,14 +61,10 @@ class Matmul:
 
 @dataclass(frozen=True)
 class Indexer:
-    """What a sparse-attention layer chooses its tokens with: a small key of every token, scored by small queries.
-
-    Attention reads the best ``top_k`` tokens (or compressed entries) only; the indexer reads the keys of all.
-    """
+    """What a sparse-attention layer chooses its tokens with: a small key of every token, scored by small queries."""
 
     n_heads: int
     head_dim: int
-    top_k: int
     matmuls: tuple[Matmul, ...]
     other_parameters: int = 0
 
@@ -86,7 +82,8 @@ class Attention:
     those of them that are norms.
     ``q_lora_rank`` is the width of the compressed query of ``mla``, 0 where the query is not compressed.
     ``stores_kv`` is False where the layer reads the cache of an earlier one; ``key_is_value`` where one projection
-    gives both (both are cached).
+    gives both (both are cached). ``selected_tokens`` is the most tokens (or entries) it reads, 0 for all: those its
+    ``indexer`` chose, or that of an earlier layer.
     """
 
     kind: Literal["gqa", "mla", "cross", "compressed"]
@@ -102,6 +99,7 @@ class Attention:
     q_lora_rank: int = 0
     norm_parameters: int = 0
     indexer: Indexer | None = None
+    selected_tokens: int = 0
     stores_kv: bool = True
     key_is_value: bool = False
     compress_ratio: int = 0
@@ -206,7 +204,8 @@ class Model:
     mtp_copies_embeddings : the checkpoint stores embedding and lm_head a second time with the MTP layers
     look_ups : further tables a row is read from (positions, embeddings a layer); no token is multiplied with them
     projections : further matrices every token is multiplied with, outside the layers
-    other_parameters : biases of lm_head and scales that belong to no layer [parameters]
+    other_parameters : scales that belong to no layer [parameters]
+    lm_head_bias : whether lm_head adds a bias
     kv_dtype : element type of the KV cache the checkpoint declares, else ``bf16``
     fields_read, fields_unread : keys of the ``config.json`` that were used, and those known to be harmless
     sources : dotted key of the card to :class:`capplan.cards.number.Number`
@@ -228,6 +227,7 @@ class Model:
     look_ups: tuple[Matmul, ...] = ()
     projections: tuple[Matmul, ...] = ()
     other_parameters: int = 0
+    lm_head_bias: bool = False
     kv_dtype: str = "bf16"
     aliases: tuple[str, ...] = ()
     fields_read: tuple[str, ...] = field(default=(), compare=False)

@@ -11,6 +11,7 @@ from typing import Any
 from capplan.cards.model import Model
 from capplan.cards.model_reader import SCHEMA, model_from_data
 from capplan.cards.store import card_names, card_root, find_card, read_json
+from capplan.errors import InputError
 
 
 def load_model(name_or_path: str | Path) -> Model:
@@ -59,7 +60,7 @@ def _read(file: Path, _stamps: tuple[Any, ...]) -> Model:
         return model_from_card(data, str(file))
     from capplan.cards.huggingface import card_from_file
 
-    return model_from_data(card_from_file(file, data), str(file))
+    return model_from_card(card_from_file(file, data), str(file))
 
 
 @cache
@@ -85,7 +86,11 @@ def model_from_card(data: dict[str, Any], file: str = "") -> Model:
         # Importing the schema costs more than reading the card: only a doubtful one pays for it.
         from capplan.cards.model_schema import plain_data, validated
 
-        return model_from_data(plain_data(validated(data, file)), file)
+        valid = plain_data(validated(data, file))
+    try:
+        return model_from_data(valid, file)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise InputError("its numbers do not fit together", file=file) from None
 
 
 def import_card(

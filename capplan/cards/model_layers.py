@@ -31,6 +31,7 @@ def gqa_attention(
     stores_kv: bool = True,
     other_parameters: int = 0,
     indexer: Indexer | None = None,
+    selected_tokens: int = 0,
 ) -> Attention:
     """Multi-head, grouped-query or multi-query attention.
 
@@ -47,6 +48,7 @@ def gqa_attention(
         matmuls=(),
         window=window,
         indexer=indexer,
+        selected_tokens=selected_tokens,
         key_is_value=key_is_value,
         stores_kv=stores_kv,
     )
@@ -97,6 +99,7 @@ def mla_attention(
     output_gate: bool = False,
     other_parameters: int = 0,
     indexer: Indexer | None = None,
+    selected_tokens: int = 0,
 ) -> Attention:
     """Multi-head latent attention; ``q_lora_rank`` 0 means the query is not compressed."""
     head_dim = qk_nope_head_dim + qk_rope_head_dim
@@ -119,6 +122,7 @@ def mla_attention(
         q_lora_rank=q_lora_rank,
         norm_parameters=norms,
         indexer=indexer,
+        selected_tokens=selected_tokens,
     )
 
 
@@ -147,6 +151,7 @@ def compressed_attention(
     compress_ratio: int = 0,
     overlap: bool = False,
     indexer: Indexer | None = None,
+    selected_tokens: int = 0,
 ) -> Attention:
     """Attention to a window of tokens and to compressed entries; one vector is key and value for all heads.
 
@@ -177,6 +182,7 @@ def compressed_attention(
         q_lora_rank=q_lora_rank,
         norm_parameters=norms,
         indexer=indexer,
+        selected_tokens=selected_tokens,
         key_is_value=True,
         compress_ratio=compress_ratio,
     )
@@ -187,7 +193,6 @@ def token_indexer(
     *,
     n_heads: int,
     head_dim: int,
-    top_k: int,
     format: WeightFormat,
     weights_format: WeightFormat | None = None,
     query_width: int = 0,
@@ -208,7 +213,7 @@ def token_indexer(
     small = weights_format or format
     weights = (Matmul("index_weights", hidden_size, n_heads, "replicated", small),) if head_weights else ()
     others = norm_elements + compress_ratio * 2 * head_dim
-    return Indexer(n_heads, head_dim, top_k, (query, key, *weights), others)
+    return Indexer(n_heads, head_dim, (query, key, *weights), others)
 
 
 def feed_forward_matmuls(

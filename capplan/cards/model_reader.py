@@ -45,7 +45,7 @@ UNITS: dict[str, tuple[str, float]] = {
     "n_experts": ("expert", 1e5),
     "top_k": ("expert", 1e5),
     "zero_experts": ("expert", 1e5),
-    "token_top_k": ("token", 1e9),
+    "selected_tokens": ("token", 1e9),
     "compress_ratio": ("token", 1e7),
     "output_groups": ("head", 1e5),
     "output_rank": ("element", 1e7),
@@ -136,6 +136,7 @@ def _model(
     embedding_width: Any = None,
     final_norms: Any = None,
     other_parameters: Any = None,
+    lm_head_bias: bool = False,
     look_ups: list[dict[str, Any]] | None = None,
     projections: list[dict[str, Any]] | None = None,
 ) -> Model:
@@ -143,7 +144,7 @@ def _model(
     rows = _optional("embedding_rows", embedding_rows, vocab)
     width = _optional("embedding_width", embedding_width, hidden)
     kv_element_bytes(kv_dtype)
-    _require(isinstance(name, str) and type(tied_embeddings) is bool and bool(layers))
+    _require(isinstance(name, str) and type(tied_embeddings) is type(lm_head_bias) is bool and bool(layers))
     _require(all(value is None or type(value) is _PROVENANCE[key] for key, value in provenance.items()))
     return Model(
         name=name,
@@ -160,6 +161,7 @@ def _model(
         look_ups=tuple(_matrix(**table) for table in look_ups or ()),
         projections=tuple(_matrix(**matrix) for matrix in projections or ()),
         other_parameters=_optional("other_parameters", other_parameters, 0),
+        lm_head_bias=lm_head_bias,
         kv_dtype=kv_dtype,
         aliases=_texts(aliases or []),
         fields_read=_texts(provenance.get("fields_read") or []),
@@ -218,8 +220,7 @@ def _attention(hidden: int, *, kind: str, indexer: dict[str, Any] | None = None,
 def _indexer(hidden: int, indexer: dict[str, Any] | None) -> dict[str, Any]:
     if indexer is None:
         return {}
-    values = _values(indexer)
-    return {"indexer": build.token_indexer(hidden, top_k=values.pop("token_top_k"), **values)}
+    return {"indexer": build.token_indexer(hidden, **_values(indexer))}
 
 
 def _recurrence(hidden: int, *, kind: str, **values: Any) -> Recurrence:

@@ -66,6 +66,7 @@ class ModelCard(BaseModel):
     embedding_width: Number | None = None
     final_norms: Number | None = None
     other_parameters: Number | None = None
+    lm_head_bias: bool = False
     look_ups: list[MatrixCard] = Field(default_factory=list, max_length=10)
     projections: list[MatrixCard] = Field(default_factory=list, max_length=40)
     layers: list[LayerCard] = Field(min_length=1, max_length=1000)

@@ -14,13 +14,12 @@ _StateType = Literal["fp32", "bf16", "fp16"]
 
 
 class IndexerCard(BaseModel):
-    """What a sparse-attention layer chooses its tokens with; ``token_top_k`` of them are read."""
+    """What a sparse-attention layer chooses its tokens with."""
 
     model_config = _STRICT
 
     n_heads: Number
     head_dim: Number
-    token_top_k: Number
     query_width: Number | None = None
     head_weights: bool = True
     norm_elements: Number | None = None
@@ -52,6 +51,7 @@ class GqaCard(BaseModel):
     stores_kv: bool = True
     other_parameters: Number | None = None
     indexer: IndexerCard | None = None
+    selected_tokens: Number | None = None
     format: _Name
     formats: _Formats | None = None
 
@@ -87,6 +87,7 @@ class MlaCard(BaseModel):
     output_gate: bool = False
     other_parameters: Number | None = None
     indexer: IndexerCard | None = None
+    selected_tokens: Number | None = None
     format: _Name
     formats: _Formats | None = None
 
@@ -107,6 +108,7 @@ class CompressedCard(BaseModel):
     compress_ratio: Number | None = None
     overlap: bool = False
     indexer: IndexerCard | None = None
+    selected_tokens: Number | None = None
     format: _Name
     formats: _Formats | None = None
 

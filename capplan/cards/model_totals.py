@@ -109,8 +109,12 @@ def parameters_by_part(model: Model) -> dict[str, int]:
     for group in model.layers:
         for part, parameters in _group_parts(group):
             parts[part] += parameters
-    parts["lm_head"] = 0 if model.tied_embeddings else model.lm_head.parameters
+    parts["lm_head"] = _head_bias(model) + (0 if model.tied_embeddings else model.lm_head.parameters)
     return {part: parameters for part, parameters in parts.items() if parameters}
+
+
+def _head_bias(model: Model) -> int:
+    return model.lm_head.outputs * model.lm_head_bias
 
 
 def _group_parts(group: LayerGroup) -> Iterator[tuple[str, int]]:
@@ -187,7 +191,8 @@ def _active_elements(group: LayerGroup) -> int:
 def weight_bytes(model: Model, *, mtp: bool) -> float:
     """Bytes of all matrices in their formats, and of biases, norms and sinks."""
     size = sum(times * matmul.weight_bytes for times, matmul in model.matmuls())
-    size += OTHER_BYTES * (model.norm_parameters + model.other_parameters + _other_parameters(model.layers))
+    ends = model.norm_parameters + model.other_parameters + _head_bias(model)
+    size += OTHER_BYTES * (ends + _other_parameters(model.layers))
     return float(size + mtp_bytes(model)) if mtp else float(size)
 
 
@@ -235,13 +240,13 @@ def attention_flops_per_token(attention: Attention, context: Any, *, expanded: b
 def _attended(attention: Attention, context: Any) -> tuple[Any, Any]:
     """Keys an indexer scores, and tokens or entries attention then reads."""
     held = kv_cache.held_tokens(context, attention.window)
+    most = attention.selected_tokens or None
     if attention.kind != "compressed":
-        return held, held if attention.indexer is None else kv_cache.held_tokens(held, attention.indexer.top_k)
+        return held, kv_cache.held_tokens(held, most)
     if not attention.compress_ratio:
         return 0, held
     entries = kv_cache.compressed_entries(context, attention.compress_ratio)
-    chosen = entries if attention.indexer is None else kv_cache.held_tokens(entries, attention.indexer.top_k)
-    return entries, held + chosen
+    return entries, held + kv_cache.held_tokens(entries, most)
 
 
 def with_weight_dtype(model: Model, dtype: str, known: dict[str, Model]) -> Model:

@@ -80,7 +80,7 @@ def _untimed(group: LayerGroup) -> str | None:
         return None
     if attention.kind not in ("gqa", "mla"):
         return f"{attention.kind} attention layers"
-    if attention.indexer is not None:
+    if attention.indexer is not None or attention.selected_tokens:
         return "sparse attention with an indexer"
     return None if attention.stores_kv else "layers that read the cache of another layer"
 

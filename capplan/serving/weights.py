@@ -155,7 +155,8 @@ def _expert_matmul_bytes(matmul: Matmul, width: int, shards: int, multiples: tup
 def _embedding_bytes(model: Model, layout: Layout, mtp: bool) -> float:
     """Both ends of the model; with a pipeline they are on different stages, and the larger one counts."""
     first, last = _matmul_bytes(model.embedding, layout.tp), _matmul_bytes(model.lm_head, layout.tp)
-    norm = OTHER_BYTES * (model.norm_parameters + model.other_parameters)
+    bias = model.lm_head.outputs * model.lm_head_bias
+    norm = OTHER_BYTES * (model.norm_parameters + model.other_parameters + bias)
     first += sum(_matmul_bytes(matmul, layout.tp) for matmul in (*model.look_ups, *model.projections))
     ends = max(first, last) if layout.pp > 1 or model.tied_embeddings else first + last
     return norm + ends + (first + last if mtp and model.mtp_copies_embeddings else 0.0)
