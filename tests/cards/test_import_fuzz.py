@@ -41,7 +41,16 @@ def signature(model):
     held = tuple(float(kv_bytes(model, context, None)) for context in (1, 5_000, 300_000))
     work = (model.flops_per_token(0), model.flops_per_token(20_000), model.parameters_active)
     limits = (model.max_context, model.vocab_size, model.hidden_size, model.n_layers)
-    return attention_summary(model), sizes, held, work, limits, model.weight_bytes(), model.weight_bytes(mtp=True), model.tied_embeddings
+    return (
+        attention_summary(model),
+        sizes,
+        held,
+        work,
+        limits,
+        model.weight_bytes(),
+        model.weight_bytes(mtp=True),
+        model.tied_embeddings,
+    )
 
 
 def sane(model):
@@ -113,7 +122,7 @@ def reported(field, model):
 
 MEANINGLESS = {
     "architectures", "auto_map", "dtype", "torch_dtype", "max_window_layers", "use_sliding_window", "sliding_window",
-    "attention_chunk_size",
+    "attention_chunk_size", "mla_use_nope", "attn_res_block_size", "multi_query",
 }  # fmt: skip
 """Fields that are read for what they rule out: a name that is absent, a window that is off."""
 
@@ -123,9 +132,9 @@ def meaningless(field, model):
     name = field.rpartition(".")[2]
     kinds = {group.attention.kind for group in model.layers if group.attention is not None}
     dense = any(g.feed_forward is not None and not g.feed_forward.n_experts for g in model.layers)
-    if name in MEANINGLESS:
+    if name in MEANINGLESS or name.endswith(("_offset", "_period")):  # a shift may leave the counts
         return True
-    if name in ("num_key_value_heads", "head_dim", "qk_head_dim"):
+    if name in ("num_key_value_heads", "head_dim", "qk_head_dim", "qk_rope_head_dim"):
         return "mla" in kinds or "compressed" in kinds
     return name == "intermediate_size" and model.is_mixture and not dense
 
@@ -163,12 +172,18 @@ def test_spoiled_fields(name, data, model):
 
 
 def equivalent(field, data, document):
-    """Whether the change says the same: a field that is gone and had the value its class takes, null for false."""
+    """Whether the change says the same.
+
+    A field that is gone and had the value its class takes, null for false, an entry of a list that has no layer, an
+    inner field that is reported by its own name.
+    """
     part, _, name = field.rpartition(".")
     before = (data.get(part) or {}) if part else data
     after = (document.get(part) or {}) if part else document
     empty = (None, False, 0, [], {}, "")
-    return after.get(name) is None or (after.get(name) in empty and before.get(name) in empty)
+    if isinstance(before.get(name), (dict, list)) and isinstance(after.get(name), type(before[name])):
+        return True
+    return after.get(name) in (None, before.get(name)) or (after.get(name) in empty and before.get(name) in empty)
 
 
 def write(tmp_path, text):
