@@ -282,8 +282,8 @@ def _one_cache_type(options: ConfigFields, name: str) -> str | None:
     value = options.value(name)
     if value is None:
         return None
-    if isinstance(value, dict):
-        value = {("float", 8): "FP8", ("int", 8): "INT8"}.get((str(value.get("type")), value.get("num_bits")), value)
+    if isinstance(value, dict) and value.get("num_bits") == 8:
+        value = {"float": "FP8", "int": "INT8"}.get(str(value.get("type")), value)
     types = {"FP8": "fp8", "INT8": "int8"}
     if not isinstance(value, str) or value not in types:
         raise options.unsupported(name, "only a cache of FP8 or INT8 is modelled")
