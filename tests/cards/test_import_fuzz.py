@@ -245,6 +245,7 @@ SIDE_CARS = [
     {"quantization": {"quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {"quant_algo": {}}}}},
     {"quantization": {"quant_algo": "MIXED_PRECISION", "quantized_layers": {"x" * 300: {"quant_algo": "FP8"}}}},
     {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": {"type": ["float"], "num_bits": 8}}},
+    {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": {"type": "float", "num_bits": [8]}}},
     {"quantization": {"quant_algo": "FP8", "group_size": -1, "secret_bits": 3}},
 ]  # fmt: skip
 
