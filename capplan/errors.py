@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+_LISTED = 12
+"""Known names an error lists; the others are counted."""
+
+
+def shown(value: object) -> str:
+    """What was given, on one line of at most 60 characters."""
+    try:
+        text = repr(value).replace("\n", " ")
+    except Exception:  # a number of thousands of digits, an object that cannot be printed
+        text = f"this {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "..."
+
 
 class CapplanError(Exception):
     """Base of every exception capplan raises on purpose."""
@@ -44,8 +56,8 @@ class UnknownNameError(InputError):
         if not near and len(wanted) > 2:  # "price" for price_per_gpu_hour
             near = [known_name for known_name in names if wanted in known_name.lower()][:1]
         near = near or difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
-        shown = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {shown}"
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names[:_LISTED])}{more}"
         return cls(f"unknown {what} {name[:80]!r}; {hint}", key=key, file=file)
 
 

@@ -21,6 +21,8 @@ from capplan import (
 )
 from capplan.cards.hardware import Kernels
 from capplan.cards.store import MAX_CARD_BYTES, card_names, card_root, read_json, read_text
+from capplan.cards.trace import load_trace
+from capplan.cards.workload_card import length_law
 from capplan.errors import InputError, UnitError
 from capplan.formulas.length_laws import Fixed, Gamma, LogNormal, Mixture
 from capplan.formulas.overflow import demand_quantile, overflow_probability
@@ -270,3 +272,95 @@ def test_a_negative_target_of_a_workload_card_is_refused(tmp_path):
     file = changed_card(tmp_path, "workloads", name, lambda card: card["targets"]["input_mean"].update(value=-5))
     with pytest.raises(InputError, match=r"targets\.input_mean\.value: -5 must be 0 or more"):
         load_workload(file)
+
+
+# ---- traces and laws -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("a.csv", "input_tokens,output_tokens,input_tokens\n5,6,7\n", "line 1: column 'input_tokens' occurs twice"),
+        ("a.csv", "input_tokens,output_tokens,prompt_tokens\n5,6,7\n", "'input_tokens' and 'prompt_tokens' both give"),
+        ("a.csv", "isl,osl,ISL\n5,6,7\n", "'isl' and 'ISL' both give input tokens"),
+        ("a.jsonl", '{"isl": 5, "osl": 6, "output_tokens": 7}\n', "both give output tokens"),
+        ("a.jsonl", '{"isl": 5, "osl": 6}\n{"isl": 5, "isl": 6, "osl": 7}\n', "line 2: key 'isl' occurs twice"),
+        ("a.csv", "isl,osl\n5,6\n5,6,7\n", "line 3: 3 cells under 2 columns"),
+        ("a.csv", "isl,osl\n\u0665,6\n", "line 2, isl: '\u0665' must be a whole token count"),
+        ("a.csv", "isl,osl\n5,1_000\n", "line 2, osl: '1_000' must be a whole token count"),
+        ("a.csv", "isl,osl\n5,6.5\n", "line 2, osl: '6.5' must be a whole token count"),
+        ("a.jsonl", '{"isl": 5, "osl": 6.5}\n', "line 1, osl: '6.5' must be a whole token count"),
+        ("a.jsonl", '{"isl": 5, "osl": true}\n', "line 1, osl: 'True' must be a whole token count"),
+        ("a.jsonl", '{"isl": 5, "osl": 1e400}\n', "line 1, osl: 'inf' must be a whole token count"),
+        ("a.csv", "isl,osl,reasoning_tokens\n5,6,7\n", "line 2, reasoning_tokens: 7 is more than the 6 output tokens"),
+        ("a.csv", "field,value,expected_requests\ninput_tokens,1,1\nzzz,1,1\n", "line 3, field: unknown field 'zzz'"),
+        ("a.csv", "field,value,expected_requests\ninput_tokens,1,1\ninput_tokens,1,2\n", "line 3, value"),
+        ("a.csv", "field,value,expected_requests\ninput_tokens,1_0,1\n", "line 2, value"),
+    ],
+)
+def test_a_doubtful_trace_is_refused_with_its_place(tmp_path, name, text, told):
+    (path := tmp_path / name).write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_workload(path)
+    assert told in str(caught.value)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_whole_counts_may_be_written_as_decimals(tmp_path):
+    (path := tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbfisl, osl \r\n5.0, 6\r\n7,8.\r\n\r\n")
+    assert load_workload(path).moment(1, 1) == (30 + 56) / 2
+
+
+def test_a_trace_of_one_token_answers_names_its_file(tmp_path):
+    (path := tmp_path / "ones.csv").write_text("isl,osl\n" + "5,1\n" * 9)
+    with pytest.raises(InputError, match="nothing decodes") as caught:
+        concurrency(load_workload(path), 1.0, (0.01, 1e-4, 0.0))
+    assert str(caught.value).startswith(str(path))
+
+
+def test_lines_end_wherever_a_block_ends(tmp_path, monkeypatch):
+    rows = "isl,osl,note\n" + "".join(f'{n},{n + 1},"caf\u00e9, {n}"\n' for n in range(200))
+    (path := tmp_path / "a.csv").write_text(rows, encoding="utf-8")
+    whole = load_workload(path).moment(1, 1)
+    for size in (1, 7, 64):
+        monkeypatch.setattr("capplan.cards.trace._BLOCK", size)
+        assert load_trace(path).moment(1, 1) == whole
+    monkeypatch.setattr("capplan.cards.trace.MAX_LINE", 50)
+    (path := tmp_path / "b.csv").write_text("isl,osl\n5,6\n" + "x" * 200)
+    with pytest.raises(InputError, match="line 3 is too long"):
+        load_trace(path)
+    monkeypatch.setattr("capplan.cards.trace.MAX_ROWS", 10)
+    (path := tmp_path / "c.csv").write_text("isl,osl\n" + "5,6\n" * 20)
+    with pytest.raises(InputError, match="more than 10 requests"):
+        load_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("law", "key"),
+    [
+        ({"law": "fixed", "tokens": {"value": 5, "unit": "token", "zzz": 1}}, "law.tokens.zzz"),
+        ({"law": "fixed", "tokens": {"values": [5], "unit": "token"}}, "law.tokens.values"),
+        ({"law": "fixed", "tokens": {"unit": "token"}}, "law.tokens.value"),
+        ({"law": "fixed", "tokens": {"value": 5, "unit": "kB"}}, "law.tokens.unit"),
+        ({"law": "empirical", "values": {"value": 5, "unit": "token"}}, "law.values.value"),
+        ({"law": "lognormal", "mean": 5, "cv": 1, "zzz": 1}, "law.zzz"),
+        ({"law": "mixture", "parts": [{"weight": 1, "law": 5}, {"weight": 0, "law": 5}]}, "law.parts.1.weight"),
+        (
+            {"law": "mixture", "parts": [{"weight": 1, "law": 5}, {"weight": -(10**400), "law": 5}]},
+            "law.parts.1.weight",
+        ),
+        ({"law": "mixture", "parts": [{"weight": 1, "law": {"law": "fixed", "tokens": -1}}]}, "law.parts.0.law.tokens"),
+        ({"law": "lognormal", "mean": 10**400, "cv": 1}, "law.mean"),
+        ({"law": "gamma", "mean": 10, "cv": 10**400}, "law.cv"),
+        ({"law": "histogram", "edges": [0, 5, 10], "shares": [1, -1]}, "law.shares.1"),
+        ({"law": "histogram", "edges": [0, 5, 10**12], "shares": [1, 1]}, "law.edges.2"),
+        ({"law": "empirical", "values": [5, 6], "weights": [1, -1]}, "law.weights.1"),
+        ({"law": "empirical", "values": [5, 10**12]}, "law.values.1"),
+    ],
+)
+def test_a_law_names_the_place_of_a_bad_number(law, key):
+    with pytest.raises(InputError) as caught:
+        length_law(law)
+    assert caught.value.key == key
+    assert len(str(caught.value)) < 200

@@ -87,7 +87,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     text = read_text(path)
     try:
-        data = json.loads(text, object_pairs_hook=_no_duplicates)
+        data = json.loads(text, object_pairs_hook=no_duplicates)
     except InputError as error:
         raise error.located(file=str(path)) from None
     except (ValueError, RecursionError) as error:
@@ -101,7 +101,8 @@ def _size(n_bytes: int) -> str:
     return f"{n_bytes / 10**6:g} MB" if n_bytes >= 10**6 else f"{n_bytes:,} bytes"
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs, for ``json.loads``; an :class:`InputError` where a key occurs twice."""
     result: dict[str, Any] = {}
     for name, value in pairs:
         if name in result:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from capplan.errors import InputError
+from capplan.errors import InputError, shown
 from capplan.formulas.empirical import Empirical
 from capplan.formulas.length_law import LengthLaw, check_positive, check_tokens
 from capplan.formulas.length_laws import Mixture, as_length_law
@@ -279,17 +280,23 @@ def _law(value: Any, key: str) -> LengthLaw:
 
 
 def _classes(classes: Iterable[Any] | None, input: Any, output: Any) -> tuple[RequestClass, ...]:
-    listed = [RequestClass(1.0, input, output)] if classes is None else [_class(item) for item in classes]
+    listed = [RequestClass(1.0, input, output)] if classes is None else [_class(item) for item in _listed(classes)]
     if not 0 < len(listed) <= 1000:
         raise InputError("needs between 1 and 1,000 classes (share, input, output)", key="classes")
-    total = math.fsum(check_positive("share", kind.share, most=1e12) for kind in listed)
+    total = math.fsum(check_positive(f"classes.{i}.share", kind.share, most=1e12) for i, kind in enumerate(listed))
     return tuple(RequestClass(k.share / total, _law(k.input, "input"), _output_law(k.output), k.name) for k in listed)
+
+
+def _listed(classes: Any) -> list[Any]:
+    if isinstance(classes, (list, tuple)) or (hasattr(classes, "__next__") and not hasattr(classes, "shape")):
+        return list(islice(classes, 1001))
+    raise InputError(f"{shown(classes)} must be a list of classes (share, input, output)", key="classes")
 
 
 def _class(item: Any) -> RequestClass:
     if isinstance(item, RequestClass):
         return item
-    if isinstance(item, Sequence) and len(item) == 3:
+    if isinstance(item, (tuple, list)) and len(item) == 3:
         return RequestClass(*item)
     raise InputError("a class is (share, input law, output law)", key="classes")
 
@@ -311,10 +318,10 @@ def _joint_sample(joint: Any) -> JointSample:
     import numpy as np
 
     try:
-        columns = joint if isinstance(joint, tuple) else np.asarray(joint, dtype=float).T
-        prompt, output = (np.array(column, dtype=float) for column in columns[:2])
-        weight = np.array(columns[2], dtype=float) if len(columns) > 2 else np.ones(len(prompt))
-    except (TypeError, ValueError, IndexError):
+        columns = joint if isinstance(joint, tuple) else _numbers(joint).T
+        prompt, output = (_numbers(column) for column in columns[:2])
+        weight = _numbers(columns[2]) if len(columns) > 2 else np.ones(len(prompt))
+    except (TypeError, ValueError, IndexError, OverflowError):
         raise InputError("must be rows (prompt, output) or (prompt, output, weight)", key="joint") from None
     if not prompt.ndim == output.ndim == weight.ndim == 1 or not 0 < len(prompt) == len(output) == len(weight):
         raise InputError("needs as many prompts as outputs and weights, at least one", key="joint")
@@ -324,14 +331,27 @@ def _joint_sample(joint: Any) -> JointSample:
     return JointSample(prompt, output, weight / weight.sum())
 
 
+def _numbers(values: Any) -> Any:
+    """An array of floats; text is not read as numbers."""
+    import numpy as np
+
+    array = np.array(values)
+    if array.dtype.kind not in "iuf":
+        raise TypeError(array.dtype)
+    return array.astype(float)
+
+
 def _sample_laws(sample: JointSample) -> tuple[LengthLaw, LengthLaw]:
     return Empirical(sample.input, sample.weight), Empirical(sample.output, sample.weight)
 
 
-def _share(value: float | None) -> float | None:
-    if value is not None and not 0.0 <= value <= 1.0:
-        raise InputError(f"{value!r} must lie between 0 and 1", key="reasoning_share")
-    return None if value is None else float(value)
+def _share(value: Any) -> float | None:
+    if value is None:
+        return None
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0.0 <= value <= 1.0:
+        raise InputError(f"{shown(value)} must be a share between 0 and 1", key="reasoning_share")
+    return float(value)
 
 
 def _at_least_one(tokens: Any) -> Any:

@@ -14,7 +14,7 @@ from capplan.cards.card_numbers import built_card
 from capplan.cards.number import Sources
 from capplan.cards.store import find_card
 from capplan.cards.workload import RequestClass, Workload
-from capplan.errors import InputError, UnitError, UnknownNameError
+from capplan.errors import InputError, UnitError, UnknownNameError, shown
 from capplan.formulas.length_law import LengthLaw
 from capplan.formulas.length_laws import (
     Empirical,
@@ -44,6 +44,7 @@ _LAWS: Mapping[str, tuple[type[LengthLaw], tuple[str, ...]]] = {
 }
 _PURE = {"cv", "alpha", "weights", "shares", "share", "weight", "reasoning_share"}
 """Keys that are pure numbers; every other one counts tokens."""
+_LISTS = {"values", "weights", "edges", "shares"}
 _OPTIONAL = {"max", "weights"}
 _TRACE_SUFFIXES = (".csv", ".jsonl", ".ndjson")
 
@@ -184,25 +185,35 @@ def _mixture(data: Mapping[str, Any], key: str) -> Mixture:
         if not isinstance(part, Mapping) or set(part) != {"weight", "law"}:
             raise InputError("must hold weight and law", key=place)
         pairs.append((_number(part["weight"], "weight", f"{place}.weight"), length_law(part["law"], f"{place}.law")))
-    return Mixture(pairs)
+    try:
+        return Mixture(pairs)
+    except InputError as error:
+        raise type(error)(error.problem, key=f"{key}.{error.key}" if error.key else key) from None
 
 
 def _number(data: Any, field: str, key: str) -> Any:
     """A plain or sourced number (or list of numbers) in tokens, or as a pure number."""
     if isinstance(data, Mapping):
-        _check_unit(data, field, key)
-        data = data["value"] if "value" in data else data["values"]
+        data = _value_of(data, field, key)
     if isinstance(data, (list, tuple)):
         return [_number(one, field, f"{key}.{position}") for position, one in enumerate(data)]
     if field in _PURE:
         if isinstance(data, bool) or not isinstance(data, (int, float)):
-            raise InputError(f"{str(data)[:40]!r} must be a number", key=key)
-        return float(data)
+            raise InputError(f"{shown(data)} must be a number", key=key)
+        return float(data) if abs(data) <= 1e300 else data  # the law refuses it by name
     return parse_tokens(data, key=key)
 
 
-def _check_unit(data: Mapping[str, Any], field: str, key: str) -> None:
-    wanted = "1" if field in _PURE else "token"
-    if not ({"value"} <= set(data) or {"values"} <= set(data)) or data.get("unit") != wanted:
+def _value_of(data: Mapping[str, Any], field: str, key: str) -> Any:
+    """The value, or values where a list belongs, of a sourced number in the unit of the field."""
+    part = "values" if field in _LISTS else "value"
+    allowed, wanted = (part, "unit", "source", "kind"), "1" if field in _PURE else "token"
+    for name in data:
+        if name not in allowed:
+            raise UnknownNameError.among(str(name), allowed, "key of a number", key=f"{key}.{str(name)[:80]}")
+    if part not in data:
+        raise InputError("is missing", key=f"{key}.{part}")
+    if data.get("unit") != wanted:
         unit = str(data.get("unit"))[:40]
         raise UnitError(f"unit {unit!r} does not fit; allowed: {wanted!r}", key=f"{key}.unit")
+    return data[part]

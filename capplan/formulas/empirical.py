@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.formulas.length_law import LengthLaw, check_positive, check_tokens
+from capplan.formulas.length_law import MAX_TOKENS, LengthLaw, as_items, check_positive, check_tokens
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,11 @@ class Histogram(LengthLaw):
     max: float | None = None
 
     def __init__(self, edges: Sequence[float], shares: Sequence[float], max: float | None = None) -> None:
-        total = math.fsum(check_tokens("shares", share) for share in shares)
+        edges, shares = as_items(edges, "edges"), as_items(shares, "shares")
+        total = math.fsum(check_tokens(f"shares.{i}", share) for i, share in enumerate(shares))
         if len(edges) != len(shares) + 1 or total <= 0:
             raise InputError("needs one more edge than shares, and shares that sum to more than 0", key="edges")
-        checked = [check_tokens("edges", edge) for edge in edges]
+        checked = [check_tokens(f"edges.{i}", edge) for i, edge in enumerate(edges)]
         if any(low >= high for low, high in pairwise(checked)):
             raise InputError("must increase", key="edges")
         object.__setattr__(self, "edges", tuple(checked))
@@ -206,12 +207,15 @@ def _counted(values: Any, weights: Any) -> list[tuple[float, float]]:
     """Sorted distinct values with their summed weights."""
     if isinstance(values, Mapping):
         values, weights = list(values.keys()), list(values.values())
-    listed = values.tolist() if hasattr(values, "tolist") else list(values)
-    loads = [1.0] * len(listed) if weights is None else list(weights)
+    listed = as_items(values, "values")
+    loads = [1.0] * len(listed) if weights is None else as_items(weights, "weights")
     if len(loads) != len(listed):
         raise InputError(f"{len(listed)} values but {len(loads)} weights", key="weights")
     merged: dict[float, float] = {}
-    for value, weight in zip(listed, loads, strict=True):
-        tokens = check_tokens("values", value)
-        merged[tokens] = merged.get(tokens, 0.0) + check_tokens("weights", float(weight))
+    for position, (value, weight) in enumerate(zip(listed, loads, strict=True)):
+        if type(value) is not float or not 0.0 <= value <= MAX_TOKENS:
+            value = check_tokens(f"values.{position}", value)
+        if type(weight) is not float or not 0.0 <= weight <= MAX_TOKENS:
+            weight = check_tokens(f"weights.{position}", weight)
+        merged[value] = merged.get(value, 0.0) + weight
     return sorted((value, weight) for value, weight in merged.items() if weight > 0.0)

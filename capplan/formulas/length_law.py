@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capplan.errors import InputError
+from capplan.errors import InputError, shown
 from capplan.formulas.lengths import two_point_law
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class LengthLaw(ABC):
 
             return np.array([self.quantile(float(one)) for one in p.ravel()]).reshape(p.shape)
         if not 0.0 <= p <= 1.0:
-            raise InputError(f"a probability must lie between 0 and 1, not {p!r}")
+            raise InputError(f"a probability must lie between 0 and 1, not {shown(p)}")
         return min(max(self._quantile(float(p)), self._least()), self.limit)
 
     def partial_moment(self, k: int, t: float = math.inf) -> float:
@@ -215,17 +215,26 @@ class LengthLaw(ABC):
         return 1.0
 
 
+def as_items(values: Any, key: str) -> list[Any]:
+    """The items of a list, tuple or array; text and single numbers are no lists."""
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    if isinstance(values, (str, bytes, bytearray)) or not hasattr(values, "__iter__"):
+        raise InputError(f"{shown(values)} must be a list", key=key)
+    return list(values)
+
+
 def check_tokens(name: str, value: object, *, least: float = 0.0) -> float:
     """A finite token count in range, or an :class:`InputError` that names the field."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputError(f"{value!r} must be a number of tokens", key=name)
+        raise InputError(f"{shown(value)} must be a number of tokens", key=name)
     if not least <= value <= MAX_TOKENS:
-        raise InputError(f"{value!r} must lie between {least:g} and {MAX_TOKENS:,.0f} tokens", key=name)
+        raise InputError(f"{shown(value)} must lie between {least:g} and {MAX_TOKENS:,.0f} tokens", key=name)
     return float(value)
 
 
 def check_positive(name: str, value: object, *, most: float = 1e6) -> float:
     """A finite number above zero, or an :class:`InputError` that names the field."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value <= most:
-        raise InputError(f"{value!r} must be a number above 0 and at most {most:g}", key=name)
+        raise InputError(f"{shown(value)} must be a number above 0 and at most {most:g}", key=name)
     return float(value)

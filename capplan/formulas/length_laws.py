@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from capplan.errors import InputError
+from capplan.errors import InputError, shown
 from capplan.formulas import lengths, special
 from capplan.formulas.empirical import Empirical, Histogram
-from capplan.formulas.length_law import LengthLaw, check_positive, check_tokens
+from capplan.formulas.length_law import LengthLaw, as_items, check_positive, check_tokens
 
 __all__ = [
     "Empirical",
@@ -267,7 +267,7 @@ class Mixture(LengthLaw):
     parts: tuple[tuple[float, LengthLaw], ...]
 
     def __init__(self, parts: Iterable[tuple[float, LengthLaw | float]]) -> None:
-        pairs = [(check_positive("weight", weight, most=1e12), as_length_law(law)) for weight, law in parts]
+        pairs = [_part(position, part) for position, part in enumerate(as_items(parts, "parts"))]
         if not 0 < len(pairs) <= 1000:
             raise InputError("a mixture needs between 1 and 1,000 parts (weight, law)", key="parts")
         total = math.fsum(weight for weight, _ in pairs)
@@ -349,6 +349,13 @@ class Mixture(LengthLaw):
         return random.permutation(np.concatenate(drawn))
 
 
+def _part(position: int, part: Any) -> tuple[float, LengthLaw]:
+    place = f"parts.{position}"
+    if not isinstance(part, (tuple, list)) or len(part) != 2:
+        raise InputError(f"{shown(part)} must be (weight, law)", key=place)
+    return check_positive(f"{place}.weight", part[0], most=1e12), as_length_law(part[1], f"{place}.law")
+
+
 def as_length_law(value: Any, key: str | None = None) -> LengthLaw:
     """A law as it is, or a number as :class:`Fixed`.
 
@@ -365,7 +372,7 @@ def as_length_law(value: Any, key: str | None = None) -> LengthLaw:
             return Fixed(value)
         except InputError as error:
             raise error.located(key=key) from None
-    raise InputError(f"{str(value)[:60]!r} must be a length law such as LogNormal(mean, cv), or a number", key=key)
+    raise InputError(f"{shown(value)} must be a length law such as LogNormal(mean, cv), or a number", key=key)
 
 
 def _cv(cv: object) -> float:
@@ -373,7 +380,11 @@ def _cv(cv: object) -> float:
 
 
 def _check_max(limit: float | None) -> float | None:
-    return None if limit is None or limit == math.inf else check_tokens("max", limit, least=1.0)
+    return (
+        None
+        if limit is None or (isinstance(limit, float) and limit == math.inf)
+        else check_tokens("max", limit, least=1.0)
+    )
 
 
 def _scaled_max(limit: float | None, factor: float) -> float | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from capplan.errors import InputError
 from capplan.formulas.special_arrays import FloatArray
 
 LARGEST_BATCH = 1 << 17
@@ -42,7 +43,7 @@ class ProductForm:
 def step_function(step_time: Any) -> Callable[[FloatArray], FloatArray]:
     """T(n) as a function on arrays: a function of the batch, or values at batch 0, 1, 2, ... (a line beyond)."""
     if callable(step_time):
-        return lambda batch: _called(step_time, batch)
+        return lambda batch: _checked(_called(step_time, batch))
     values = np.asarray(step_time, dtype=float)
     slope = max(0.0, float(values[-1] - values[-2])) if len(values) > 1 else 0.0
     top = len(values) - 1
@@ -61,7 +62,16 @@ def _called(function: Callable[[Any], Any], batch: FloatArray) -> FloatArray:
             return values
     except (TypeError, ValueError):
         pass
-    return np.array([float(function(float(one))) for one in batch])
+    try:
+        return np.array([float(function(float(one))) for one in batch])
+    except (TypeError, ValueError) as error:
+        raise InputError("must give one number, the step time, for a batch", key="step_time") from error
+
+
+def _checked(seconds: FloatArray) -> FloatArray:
+    if not np.all(np.isfinite(seconds) & (seconds > 0.0)):
+        raise InputError("must give a positive finite time for every batch", key="step_time")
+    return seconds
 
 
 def product_form(step_time: Callable[[FloatArray], FloatArray], demand: float) -> ProductForm:

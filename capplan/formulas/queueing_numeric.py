@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.errors import InputError
+from capplan.errors import InputError, shown
 from capplan.formulas.distinct import distinct
 from capplan.formulas.queueing import (
     burst_wait_term,
@@ -29,6 +29,7 @@ _POINTS = 16_384
 _MOST_POINTS = 262_144
 _TAIL = 1e-5  # mass of the wait left beyond the grid, far below P99.9
 _CELLS_PER_SERVICE = 12  # grid cells in a mean service time: resolves the median
+_LARGEST_LOAD = 1 - 1e-9  # at 1 to the rounding of a mean no wait has a law
 _LEAST_SHARE = 1e-30  # of requests that wait: keeps conditional means defined in idle pools
 _SMOOTH_NODES = 12  # a service law with at least this many nodes stands for a continuous one
 
@@ -305,8 +306,8 @@ def mgk_wait(
 
 
 def _service_law(seconds: Any, weights: Any) -> tuple[FloatArray, FloatArray]:
-    values = np.atleast_1d(np.asarray(seconds, dtype=float)).ravel()
-    shares = np.full(len(values), 1.0) if weights is None else np.atleast_1d(np.asarray(weights, dtype=float)).ravel()
+    values = _numbers(seconds, "service_seconds")
+    shares = np.full(len(values), 1.0) if weights is None else _numbers(weights, "service_weights")
     if len(values) == 0 or len(values) != len(shares):
         raise InputError("needs as many weights as values", key="service_weights")
     if not (np.all(np.isfinite(values)) and np.all(values > 0)):
@@ -317,7 +318,17 @@ def _service_law(seconds: Any, weights: Any) -> tuple[FloatArray, FloatArray]:
     return values[order], shares[order] / shares.sum()
 
 
+def _numbers(values: Any, key: str) -> FloatArray:
+    found = np.atleast_1d(np.asarray(values))
+    if found.dtype.kind not in "iuf":
+        raise InputError(f"{shown(values)} must be numbers", key=key)
+    return found.astype(float).ravel()
+
+
 def _checked_load(rate: float, mean: float, servers: int, variation: float) -> float:
+    for key, value in (("request_rate", rate), ("servers", servers), ("arrival_variation", variation)):
+        if not isinstance(value, (int, float, np.number)) or isinstance(value, bool) or not abs(value) <= 1e30:
+            raise InputError(f"{shown(value)} must be a number", key=key)
     if not (math.isfinite(rate) and rate > 0):
         raise InputError(f"must be a positive number of requests per second, not {rate!r}", key="request_rate")
     if servers < 1 or servers != int(servers):
@@ -325,8 +336,8 @@ def _checked_load(rate: float, mean: float, servers: int, variation: float) -> f
     if not (math.isfinite(variation) and variation >= 1):
         raise InputError(f"must be 1 (Poisson) or more, not {variation!r}", key="arrival_variation")
     rho = rate * mean / servers
-    if rho >= 1:
-        needed = math.floor(rate * mean) + 1
+    if rho > _LARGEST_LOAD:
+        needed = math.floor(rate * mean * (1 + 1e-9)) + 1
         raise InputError(
             f"load {rho:.3g} of the pool is not below 1: give it {needed} instances or more", key="servers"
         )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capplan.errors import InputError
+from capplan.errors import InputError, shown
 
 if TYPE_CHECKING:
     from capplan.cards.model import Model
+
+_LARGEST = 100_000
 
 
 @dataclass(frozen=True)
@@ -81,5 +83,6 @@ def check_heads(model: Model, layout: Layout) -> None:
 
 
 def _check(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 100_000:
-        raise InputError(f"{value!r} must be a whole number, {least} or more", key=f"layout.{name}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LARGEST:
+        problem = f"{shown(value)} must be a whole number, {least} or more and at most {_LARGEST:,}"
+        raise InputError(problem, key=f"layout.{name}")

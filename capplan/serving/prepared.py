@@ -10,7 +10,7 @@ from typing import Any
 from capplan.cards.engine import Engine
 from capplan.cards.hardware import Hardware, Kernels
 from capplan.cards.model import Model
-from capplan.errors import InputError
+from capplan.errors import InputError, shown
 from capplan.quantities.chain import Chain
 from capplan.serving.idle_constants import idle_constants
 from capplan.serving.kernel_plan import build_plan
@@ -62,6 +62,11 @@ def prepare(
     """
     if chain is not None:
         hardware = _with_overrides(model, hardware, layout, weight_dtype, kv_dtype, chain)
+    for name, value in (("weight_dtype", weight_dtype), ("kv_dtype", kv_dtype)):
+        if value is not None and type(value) is not str:
+            raise InputError(f"{shown(value)} must be the name of a format, or None for the checkpoint's", key=name)
+    if type(layout) is not Layout:
+        check_types(model, hardware, layout)
     key = (id(model), id(hardware), layout, weight_dtype, kv_dtype, engine if type(engine) is str else id(engine))
     found = _plans.get(key)
     if found is None:
@@ -79,7 +84,7 @@ def _build(
     kv_dtype: str | None,
     engine: Engine | str | None,
 ) -> Prepared:
-    _check_types(model, hardware, layout)
+    check_types(model, hardware, layout)
     check_heads(model, layout)
     card = _engine(engine)
     formatted = model if weight_dtype is None else model.with_weight_dtype(weight_dtype)
@@ -87,16 +92,17 @@ def _build(
     return Prepared(plan, formatted, hardware, kv_dtype, (model, engine))
 
 
-def _check_types(model: object, hardware: object, layout: object) -> None:
+def check_types(model: object, hardware: object, layout: object) -> None:
     wanted = (("model", model, Model), ("hardware", hardware, Hardware), ("layout", layout, Layout))
     for key, value, kind in wanted:
         if not isinstance(value, kind):
-            raise InputError(f"must be a {kind.__name__}, not {type(value).__name__}", key=key)
+            hint = f"; load_{key}(name) reads one" if isinstance(value, str) and kind is not Layout else ""
+            raise InputError(f"must be a {kind.__name__}, not {type(value).__name__}{hint}", key=key)
 
 
 def _engine(engine: Engine | str | None) -> Engine | None:
     """The engine card; None where the step is to be bare kernels."""
-    if engine is None or engine == "none":
+    if engine is None or (isinstance(engine, str) and engine == "none"):
         return None
     if isinstance(engine, str):
         from capplan.cards.engine_card import load_engine
@@ -113,7 +119,7 @@ def _with_overrides(
     """The GPU with the kernel constants of the chain, which records those in use and where each comes from."""
     if not chain.record and _KERNELS.isdisjoint(chain.overrides):
         return hardware
-    _check_types(model, hardware, layout)
+    check_types(model, hardware, layout)
     formatted = model if weight_dtype is None else model.with_weight_dtype(weight_dtype)
     idle = idle_constants(formatted, hardware, layout, kv_dtype or model.kv_dtype)
     changed = {}

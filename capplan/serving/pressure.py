@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from capplan.cards.workload import Workload
-from capplan.errors import InputError
+from capplan.errors import InputError, shown
 from capplan.formulas.preemption import PoolPressure, pool_utilization
 from capplan.formulas.preemption_waits import (
     bounded_waits,
@@ -80,14 +80,14 @@ class KvPressure:
         Seconds where a step time was given (the prefill of what was lost included), steps otherwise. A request that
         is never preempted has a gap of one step.
         """
-        if not 0 < probability < 1:
-            raise InputError(f"must lie between 0 and 1, not {probability!r}", key="probability")
+        if not 0 < positive_number(probability, "probability") < 1:
+            raise InputError(f"must lie between 0 and 1, not {shown(probability)}", key="probability")
         return self._gap(probability)
 
     def safe_cap(self, overflow: float) -> int:
         """Largest ``max_num_seqs`` at which the KV demand exceeds the pool at most that share of time."""
-        if not 0 < overflow < 0.5:
-            raise InputError(f"must lie between 0 and 0.5, not {overflow!r}", key="overflow")
+        if not 0 < positive_number(overflow, "overflow") < 0.5:
+            raise InputError(f"must lie between 0 and 0.5, not {shown(overflow)}", key="overflow")
         return self._safe_cap(overflow)
 
 

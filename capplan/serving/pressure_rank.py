@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from capplan.cards.workload import Workload
-from capplan.errors import InputError, UnknownNameError
+from capplan.errors import InputError, UnknownNameError, shown
 from capplan.formulas import preemption_policies as policies
+from capplan.formulas.length_law import MAX_TOKENS
 from capplan.formulas.overflow import safe_cap, skewed_tail_factors
 from capplan.formulas.preemption import PoolPressure, RequestSizes, closed_loop_pressure
 from capplan.serving.pressure_sizes import PoolRequest, narrow_outputs, pool_request, with_reservation
+from capplan.serving.step_time import check_switch, one_number
 
 POLICIES = ("recompute", "swap", "reserve")
 
@@ -162,32 +163,37 @@ def checked_rank(
     """The arguments of :func:`capplan.serving.pressure.kv_pressure`, checked and put into one unit."""
     if not isinstance(workload, Workload):
         raise InputError("must be a Workload, for example Workload(input=1000, output=2000)", key="workload")
-    if policy not in POLICIES:
-        raise UnknownNameError.among(str(policy), POLICIES, "policy", key="policy")
-    positive_number(kv_capacity, "kv_capacity")
-    reserve = positive_number(reserve_tokens, "reserve_tokens", least=0)
+    if not isinstance(policy, str) or policy not in POLICIES:
+        raise UnknownNameError.among(shown(policy).strip("'"), POLICIES, "policy", key="policy")
+    positive_number(kv_capacity, "kv_capacity", most=1e18)
+    if kv is not None and not callable(kv):
+        raise InputError(f"must be a function, bytes held by context, not {shown(kv)}", key="kv")
+    reserve = positive_number(reserve_tokens, "reserve_tokens", least=0, most=MAX_TOKENS)
     if (policy == "reserve") != (reserve > 0):
         raise InputError('reserve_tokens and policy="reserve" belong together', key="reserve_tokens")
     if not 0 <= positive_number(watermark, "watermark", least=0) < 1:
-        raise InputError(f"must be a share of the pool below 1, not {watermark!r}", key="watermark")
+        raise InputError(f"must be a share of the pool below 1, not {shown(watermark)}", key="watermark")
     if watermark and reserve:
         raise InputError("a watermark together with a reservation is not modelled", key="watermark")
-    request = pool_request(workload, positive_number(block_size, "block_size", least=1), kv)
+    request = pool_request(workload, positive_number(block_size, "block_size", least=1, most=1e6), kv)
     reserved = with_reservation(workload, request, reserve) if reserve else None
     capacity = kv_capacity / request.unit
     # the budget counts tokens; sizes may count equivalents of constant state on top
     filled = (request.sizes.prompt + request.sizes.output) / (request.prompt_tokens + request.sizes.output)
     budget = positive_number(token_budget, "token_budget", least=1) * filled
-    return PressureRank(request, reserved, capacity, watermark * capacity, budget, policy, bool(prefix_caching))
+    return PressureRank(
+        request,
+        reserved,
+        capacity,
+        watermark * capacity,
+        budget,
+        policy,
+        check_switch(prefix_caching, "prefix_caching"),
+    )
 
 
-def positive_number(value: Any, key: str, least: float | None = None) -> float:
+def positive_number(value: Any, key: str, least: float | None = None, most: float = 1e12) -> float:
     """``value`` as a finite float, above 0 or at least ``least``; else an :class:`InputError` that names the key."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise InputError(f"must be a number, not {value!r}", key=key) from None
-    if isinstance(value, bool) or not math.isfinite(number) or (number <= 0 if least is None else number < least):
-        bound = "above 0" if least is None else f"of {least:g} or more"
-        raise InputError(f"must be a finite number {bound}, not {value!r}", key=key)
-    return number
+    if least is None:
+        return one_number(value, key, above=True, most=most)
+    return one_number(value, key, least=least, most=most)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from capplan.cards.workload import Workload
-from capplan.errors import InputError
+from capplan.errors import InputError, shown
 from capplan.formulas import cap as capped
 from capplan.quantities.chain import Chain
 from capplan.serving.stationary_bounds import full_batch
@@ -19,6 +18,7 @@ from capplan.serving.stationary_moments import (
     saturated,
     with_cap,
 )
+from capplan.serving.step_time import one_number, whole_number
 
 __all__ = ["METHODS", "ROUTINGS", "Stationary", "concurrency"]
 
@@ -86,7 +86,9 @@ def concurrency(
     rate = max(LEAST_RATE, float(chain.given("request_rate_per_rank", float(request_rate), "given")))
     demand = Demand(rate, float(dispersion), routing, instances)
     if workload.decode_moments.m01 <= 0.0:
-        raise InputError("every request has one output token, so nothing decodes", key="workload.output")
+        raise InputError(
+            "every request has one output token, so nothing decodes", key="workload.output", file=workload.file or None
+        )
     if step is None:
         found = nonlinear_moments(workload, demand, step_time, chain)
     else:
@@ -145,9 +147,9 @@ def _linear(step_time: Any) -> tuple[float, float, float] | None:
             "must be (a, e, c), a function T(batch), or an array of T at batch 0, 1, 2, ...", key="step_time"
         )
     for value in values:
-        _number("step_time", value, least=0.0)
+        one_number(value, "step_time")
     if constants:
-        _number("step_time", values[0], least=0.0, strict=True)
+        one_number(values[0], "step_time", above=True)
         return float(values[0]), float(values[1]), float(values[2])
     if len(values) < 2 or min(values[1:]) <= 0.0:
         raise InputError("an array of T needs batch 0, 1, ... and times above 0 from batch 1 on", key="step_time")
@@ -155,28 +157,15 @@ def _linear(step_time: Any) -> tuple[float, float, float] | None:
 
 
 def _check(
-    workload: object, rate: object, cap: object, dispersion: object, routing: str, instances: object, method: str
+    workload: object, rate: Any, cap: Any, dispersion: Any, routing: object, instances: Any, method: object
 ) -> None:
     if not isinstance(workload, Workload):
         raise InputError("must be a Workload; load_workload(name) reads a card or a trace", key="workload")
-    _number("request_rate", rate, least=0.0, strict=True)
-    _number("dispersion", dispersion, least=0.0, strict=True)
-    _whole("instances", instances)
+    one_number(rate, "request_rate", above=True)
+    one_number(dispersion, "dispersion", above=True)
+    whole_number(instances, "instances")
     if cap is not None:
-        _whole("cap", cap)
+        whole_number(cap, "cap")
     for key, value, known in (("routing", routing, ROUTINGS), ("method", method, METHODS)):
-        if value not in known:
-            raise InputError(f"{str(value)[:60]!r} is none of {', '.join(known)}", key=key)
-
-
-def _number(key: str, value: Any, *, least: float, strict: bool = False) -> None:
-    bad = isinstance(value, (bool, str)) or not hasattr(value, "__float__")
-    if bad or not math.isfinite(value) or value < least or (strict and value == least) or value > 1e12:
-        raise InputError(
-            f"{str(value)[:60]} must be a finite number {'above' if strict else 'of at least'} {least:g}", key=key
-        )
-
-
-def _whole(key: str, value: object) -> None:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or not 1 <= value <= 10_000_000:  # type: ignore[operator]
-        raise InputError(f"{str(value)[:60]} must be a whole number, 1 or more", key=key)
+        if not isinstance(value, str) or value not in known:
+            raise InputError(f"{shown(value)} is none of {', '.join(known)}", key=key)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from capplan.errors import InputError, UnknownNameError
+from capplan.errors import InputError, UnknownNameError, shown
 from capplan.formulas._ops import Value
 
 OPTIONS = ("weight_dtype", "kv_dtype", "engine", "overlap", "mtp", "acceptance", "skew", "chain")
@@ -83,7 +83,7 @@ def check_number(value: Value, key: str, *, least: float = 0.0, above: bool = Fa
         if (low & (value <= most)).all():
             return value.astype(float) if value.shape else float(value)
     bound = f"above {least:g}" if above else f"{least:g} or more"
-    raise InputError(f"{_shown(value)} must be a finite number, {bound} and at most {most:g}", key=key)
+    raise InputError(f"{shown(value)} must be a finite number, {bound} and at most {most:g}", key=key)
 
 
 def common_shape(**inputs: Value) -> tuple[int, ...]:
@@ -124,7 +124,7 @@ def check_switch(value: object, key: str) -> bool:
     """
     if isinstance(value, bool):
         return value
-    raise InputError(f"{_shown(value)} must be True or False", key=key)
+    raise InputError(f"{shown(value)} must be True or False", key=key)
 
 
 def refuse_unknown(options: Mapping[str, object]) -> None:
@@ -133,9 +133,29 @@ def refuse_unknown(options: Mapping[str, object]) -> None:
         raise UnknownNameError.among(name, OPTIONS, "option")
 
 
-def _shown(value: object) -> str:
-    text = repr(value).replace("\n", " ")
-    return text if len(text) <= 60 else text[:57] + "..."
+def one_number(value: Value, key: str, *, least: float = 0.0, above: bool = False, most: float = 1e12) -> float:
+    """The value as a float.
+
+    Raises
+    ------
+    InputError : an array, no number, NaN, infinite or out of range
+    """
+    if getattr(value, "shape", ()):
+        raise InputError(f"an array of shape {value.shape}: one number each", key=key)
+    return float(check_number(value, key, least=least, above=above, most=most))
+
+
+def whole_number(value: Any, key: str, *, least: int = 1, most: int = 10_000_000) -> int:
+    """The value as a whole number.
+
+    Raises
+    ------
+    InputError : an array, no whole number, or out of range
+    """
+    number = one_number(value, key, least=least, most=most)
+    if isinstance(value, float) or number != int(number):
+        raise InputError(f"{shown(value)} must be a whole number, {least} or more", key=key)
+    return int(number)
 
 
 def check_drafts(mtp: object, acceptance: object) -> tuple[int, tuple[float, ...] | None]:
@@ -146,7 +166,7 @@ def check_drafts(mtp: object, acceptance: object) -> tuple[int, tuple[float, ...
     InputError : no whole number of drafts, an acceptance outside 0 to 1, or one without drafts
     """
     if isinstance(mtp, bool) or not isinstance(mtp, int) or not 0 <= mtp <= 64:
-        raise InputError(f"{_shown(mtp)} must be a whole number of draft tokens, 0 to 64", key="mtp")
+        raise InputError(f"{shown(mtp)} must be a whole number of draft tokens, 0 to 64", key="mtp")
     if acceptance is None:
         return mtp, None
     if mtp == 0:
@@ -156,5 +176,5 @@ def check_drafts(mtp: object, acceptance: object) -> tuple[int, tuple[float, ...
         raise InputError(f"must be one share, or one for each of the {mtp} draft tokens", key="acceptance")
     for rate in rates:
         if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate <= 1 or math.isnan(rate):
-            raise InputError(f"{_shown(rate)} must be a share between 0 and 1", key="acceptance")
+            raise InputError(f"{shown(rate)} must be a share between 0 and 1", key="acceptance")
     return mtp, tuple(float(rate) for rate in rates)

@@ -173,7 +173,7 @@ def test_mapping_is_a_histogram_of_values() -> None:
         (lambda: Gamma(10, float("inf")), "cv"),
         (lambda: Pareto(100, 2, max=50), "max"),
         (lambda: Mixture([]), "parts"),
-        (lambda: Mixture([(-1, 5)]), "weight"),
+        (lambda: Mixture([(-1, 5)]), "parts.0.weight"),
         (lambda: Empirical([]), "values"),
         (lambda: Empirical([1, 2], [1]), "weights"),
         (lambda: Histogram([1, 1], [1]), "edges"),
