@@ -270,6 +270,7 @@ DENSE_FAMILIES: dict[str, Family] = {
     ),
     "glm": Family(("GlmForCausalLM",), dense_layers(_glm4), _PHI3),
     "glm4": Family(("Glm4ForCausalLM",), dense_layers(_glm4, norms=4), _PHI3),
+    "glm4v_text": Family((), dense_layers(_glm4, norms=4), _PHI3),
     "hunyuan_v1_dense": Family(("HunYuanDenseV1ForCausalLM",), _HUNYUAN),
     "ernie4_5": Family(("Ernie4_5ForCausalLM",), dense_layers(_ernie, _ernie_dense), tied=True),
     "seed_oss": Family(("SeedOssForCausalLM",), dense_layers(_seed, flagged_dense)),

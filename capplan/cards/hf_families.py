@@ -9,6 +9,7 @@ from capplan.cards.hf_hybrid import HYBRID_FAMILIES
 from capplan.cards.hf_latent import LATENT_FAMILIES
 from capplan.cards.hf_legacy import LEGACY_FAMILIES
 from capplan.cards.hf_moe import MOE_FAMILIES
+from capplan.cards.hf_recent import RECENT_FAMILIES
 from capplan.cards.hf_sparse import SPARSE_FAMILIES
 from capplan.cards.hf_state_space import STATE_SPACE_FAMILIES
 from capplan.cards.hf_uneven import UNEVEN_FAMILIES
@@ -24,6 +25,7 @@ FAMILIES: dict[str, Family] = {
     **HYBRID_FAMILIES,
     **STATE_SPACE_FAMILIES,
     **UNEVEN_FAMILIES,
+    **RECENT_FAMILIES,
     **LEGACY_FAMILIES,
 }
 """By ``model_type``. A family is added by its row in the table of its kind and, where its layers are new, a builder."""
@@ -31,5 +33,5 @@ FAMILIES: dict[str, Family] = {
 RENAMED = {"Grok1ModelForCausalLM": "grok-1"}
 """Architectures whose configs carry the ``model_type`` of another family."""
 
-WRAPPED = {"llava": "llama", "mistral3": "mistral", "minimax_m3_vl": "minimax_m3"}
+WRAPPED = {"llava": "llama", "mistral3": "mistral", "minimax_m3_vl": "minimax_m3", "step3p7": "step3p7"}
 """What the text part of a wrapper is where it does not say so itself."""

@@ -119,14 +119,27 @@ def _gemma4_attention(fields: ConfigFields, window: int | None, stores: bool) ->
     """Full layers have heads of ``global_head_dim`` and, where keys are values, their own number of KV heads."""
     key_is_value = fields.flag("attention_k_eq_v", False)
     attention = flagged_gqa(fields, window, head_dim_required=True, qk_norm=True, stores_kv=stores)
-    fields.ignore("global_head_dim", "num_global_key_value_heads")
+    fields.ignore("global_head_dim", "num_global_key_value_heads", "per_layer_config")
     if window is not None:
         return attention
-    width = fields.count("global_head_dim", unit="element")
+    width = _global_head_dim(fields)
     attention |= {"head_dim": width, "value_head_dim": width, "key_is_value": key_is_value}
     if key_is_value and fields.has("num_global_key_value_heads"):
         attention["n_kv_heads"] = fields.count("num_global_key_value_heads", unit="head", most=MOST_HEADS)
     return attention
+
+
+def _global_head_dim(fields: ConfigFields) -> CardPart:
+    """Stated as such, or for every full layer in ``per_layer_config``."""
+    if fields.has("global_head_dim") or not isinstance(fields.data.get("per_layer_config"), dict):
+        return fields.count("global_head_dim", unit="element")
+    tables = list(fields.data["per_layer_config"].values())
+    if not tables or any(not isinstance(table, dict) or table.keys() - {"head_dim"} for table in tables):
+        raise fields.unsupported("per_layer_config", "only one head_dim for all full layers is modelled")
+    inner = [ConfigFields(table, fields.file, f"{fields.prefix}per_layer_config.") for table in tables]
+    if len({table.whole("head_dim") for table in inner}) > 1:
+        raise fields.unsupported("per_layer_config", "only one head_dim for all full layers is modelled")
+    return inner[0].count("head_dim", unit="element")
 
 
 def _gemma4_dense(fields: ConfigFields, *, twice: bool) -> CardPart:

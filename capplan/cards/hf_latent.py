@@ -56,6 +56,7 @@ def _indexer(fields: ConfigFields) -> CardPart:
 def _sparse_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
     """DeepSeek-V3.2 and GLM-5: an indexer in every layer, or only where ``indexer_types`` says ``full``."""
     fields.ignore("indexer_rope_interleave", "index_share_for_mtp_iteration")
+    fields.must_be("layer_types", ["indexed_attention"] * n_layers)
     owns = _index_owners(fields, n_layers)
 
     def build(kind: tuple[bool, bool]) -> Layer:
@@ -166,8 +167,15 @@ def _v4_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
     )
 
 
+_V4_WORDS = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+
+
 def _v4_ratios(fields: ConfigFields, n_layers: int) -> list[int]:
     """Tokens an entry stands for, one number a layer; entries beyond the layers are those of prediction layers."""
+    if fields.has("layer_types"):
+        fields.must_be("compress_rates", {word: ratio for word, ratio in _V4_WORDS.items() if ratio})
+        fields.ignore("mlp_layer_types", "compress_ratios")
+        return [_V4_WORDS[word] for word in fields.words("layer_types", n_layers, tuple(_V4_WORDS))]
     value = fields.value("compress_ratios")
     if not isinstance(value, list) or len(value) < n_layers:
         raise fields.error("compress_ratios", f"must be a list of at least {n_layers} whole numbers, one a layer")
@@ -220,6 +228,7 @@ LATENT_FAMILIES: dict[str, Family] = {
     "kimi_k2": Family(("DeepseekV3ForCausalLM", "KimiK2ForCausalLM"), _DEEPSEEK, MLA_MODULES, mtp=_MTP),
     "deepseek_v32": Family(("DeepseekV32ForCausalLM",), _sparse_layers, _SPARSE_MODULES, mtp=_MTP),
     "glm_moe_dsa": Family(("GlmMoeDsaForCausalLM",), _sparse_layers, _SPARSE_MODULES, mtp=_MTP),
+    "mistral4": Family(("Mistral4ForCausalLM",), _DEEPSEEK, MLA_MODULES),
     "glm4_moe_lite": Family(("Glm4MoeLiteForCausalLM",), _DEEPSEEK, MLA_MODULES, mtp=_MTP),
     "longcat_flash": Family(
         ("LongcatFlashForCausalLM",),

@@ -101,6 +101,7 @@ def _neox(fields: ConfigFields, n_layers: int) -> list[Layer]:
 
 def _bigcode(fields: ConfigFields, n_layers: int) -> list[Layer]:
     fields.ignore("runner_max_sequence_length", "inference_runner", "validate_runner_input", "pre_allocate_kv_cache")
+    fields.ignore("num_key_value_heads")
     keys = one_head(fields, "multi_query") if fields.flag("multi_query", True) else None
     return _equal(mha(fields, kv_heads=keys, qkv_bias=True, output_bias=True), ungated(fields), 4, n_layers)
 

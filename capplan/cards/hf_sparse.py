@@ -50,7 +50,7 @@ def _minimax_m3_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
     fields.must_be("use_qk_norm", True)
     fields.must_be("qk_norm_type", "per_head")
     fields.must_be("attention_output_gate", False)
-    fields.ignore("rotary_dim", "swiglu_alpha", "use_gemma_norm", "use_routing_bias", "layer_types")
+    fields.ignore("rotary_dim", "swiglu_alpha", "use_gemma_norm", "use_routing_bias")
     sparse = _m3_sparse(fields, n_layers)
 
     def build(kind: tuple[bool, bool]) -> Layer:
@@ -61,10 +61,25 @@ def _minimax_m3_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
         attention = gqa(fields, head_dim_required=True, qk_norm=True, **options)
         return Layer(attention, _m3_mixture(fields) if mixed else dense(fields, "dense_intermediate_size"))
 
-    return layers_of(list(zip(sparse, leading_dense(fields, n_layers), strict=True)), build)
+    mixed_layers = leading_dense(fields, n_layers)
+    if all(mixed_layers):
+        fields.ignore("dense_intermediate_size")
+    return layers_of(list(zip(sparse, mixed_layers, strict=True)), build)
+
+
+_M3_NAMES = {
+    "sparse_num_index_heads": ("index_n_heads",),
+    "sparse_index_dim": ("index_head_dim",),
+    "sparse_block_size": ("index_block_size",),
+    "sparse_topk_blocks": ("index_topk_blocks",),
+    "sparse_local_block": ("index_local_blocks",),
+}
 
 
 def _m3_options(fields: ConfigFields) -> ConfigFields:
+    """The table of the sparse attention, or the config itself where it is written without one."""
+    if not fields.has("sparse_attention_config"):
+        return fields
     inner = fields.value("sparse_attention_config")
     if not isinstance(inner, dict):
         raise fields.error("sparse_attention_config", "must be a table")
@@ -73,10 +88,13 @@ def _m3_options(fields: ConfigFields) -> ConfigFields:
 
 def _m3_sparse(fields: ConfigFields, n_layers: int) -> list[bool]:
     options = _m3_options(fields)
+    options.ignore(*_M3_NAMES)
+    if options is fields:
+        words = fields.words("layer_types", n_layers, ("full_attention", "minimax_m3_sparse"))
+        return [word == "minimax_m3_sparse" for word in words]
     options.must_be("use_sparse_attention", True)
     options.must_be("sparse_disable_index_value", options.value("sparse_attention_freq"))
-    options.ignore("sparse_init_block", "sparse_score_type", "sparse_num_index_heads", "sparse_index_dim")
-    options.ignore("sparse_block_size", "sparse_topk_blocks", "sparse_local_block")
+    options.ignore("sparse_init_block", "sparse_score_type")
     flags = options.whole_list("sparse_attention_freq", n_layers, least=0, most=1)
     options.refuse_unknown()
     return [bool(flag) for flag in flags]
@@ -214,6 +232,14 @@ _M3 = ModuleNames(
     shared=gated("block_sparse_moe.shared_experts"),
 )  # fmt: skip
 _HUNYUAN = ModuleNames(shared=gated("mlp.shared_mlp"))
+_M3_FAMILY = Family(
+    ("MiniMaxM3ForCausalLM", "MiniMaxM3VLForCausalLM"),
+    _minimax_m3_layers,
+    _M3,
+    synonyms=_M3_NAMES,
+    mtp_unknown=("num_mtp_modules", "num_nextn_predict_layers", "mtp_transformer_layers", "use_mtp"),
+)
+
 SPARSE_FAMILIES: dict[str, Family] = {
     "minimax_m2": Family(
         ("MiniMaxM2ForCausalLM",),
@@ -221,12 +247,8 @@ SPARSE_FAMILIES: dict[str, Family] = {
         MIXTRAL_MODULES,
         mtp_unknown=("num_mtp_modules", "num_nextn_predict_layers", "mtp_transformer_layers", "use_mtp"),
     ),
-    "minimax_m3": Family(
-        ("MiniMaxM3ForCausalLM",),
-        _minimax_m3_layers,
-        _M3,
-        mtp_unknown=("num_mtp_modules", "num_nextn_predict_layers", "mtp_transformer_layers", "use_mtp"),
-    ),
+    "minimax_m3": _M3_FAMILY,
+    "minimax_m3_vl_text": _M3_FAMILY,
     "llama4_text": Family(("Llama4ForCausalLM",), _llama4_layers, _LLAMA4),
     "hunyuan_v1_moe": Family(
         ("HunYuanMoEV1ForCausalLM",),

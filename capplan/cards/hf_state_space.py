@@ -85,7 +85,9 @@ def _nemotron_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
     return layers_of(letters, lambda letter: builders[letter]())
 
 
-_NEMOTRON_WORDS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}
+_NEMOTRON_WORDS = {
+    "mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "moe": "E", "mlp": "-",
+}  # fmt: skip
 
 
 def _nemotron_letters(fields: ConfigFields, n_layers: int) -> list[str]:
@@ -134,11 +136,11 @@ def _granite_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
     """Mamba-2 and attention layers, each with experts and a dense block that is always on, or with that block only."""
     fields.must_be("position_embedding_type", "nope", "rope")
     experts = fields.zero_or_count("num_local_experts", unit="expert")
-    kinds = fields.words("layer_types", n_layers, ("mamba", "attention"))
+    kinds = fields.words("layer_types", n_layers, ("mamba", "linear_attention", "attention", "full_attention"))
 
     def build(kind: str) -> Layer:
         feed_forward = _granite_mixture(fields) if experts is not None else dense(fields, "shared_intermediate_size")
-        if kind == "mamba":
+        if kind in ("mamba", "linear_attention"):
             bias = fields.flag("mamba_proj_bias", False)
             return Layer(None, feed_forward, _common_mamba2(fields, projection_bias=bias))
         return Layer(flagged_gqa(fields), feed_forward)
@@ -221,6 +223,7 @@ def _mamba2(fields: ConfigFields, n_layers: int) -> list[Layer]:
 def _jamba_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
     """Attention and experts each at a period and an offset; all other layers Mamba, all other blocks dense."""
     fields.must_be("sliding_window", None)
+    fields.ignore("use_mambapy")
     attends, mixed = (_periodic(fields, f"{name}_layer_period", f"{name}_layer_offset") for name in ("attn", "expert"))
 
     def build(kind: tuple[bool, bool]) -> Layer:
@@ -258,6 +261,7 @@ def _zamba_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
     fields.must_be("use_shared_attention_adapter", False)
     fields.must_be("add_bias_linear", False)
     fields.must_be("gated_linear_unit", True)
+    fields.must_be("use_conv_bias", True)
     fields.must_be("sliding_window", None)
     fields.ignore(
         "kv_channels", "num_query_groups", "use_mem_rope", "ft_lora", "use_long_context", "attention_head_dim"
@@ -265,7 +269,7 @@ def _zamba_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
     fields.must_be("use_shared_block_lora", True)
     fields.must_be("use_shared_mlp_adapter", True)
     fields.ignore("hybrid_layer_ids", "intermediate_size")
-    kinds = fields.words("layers_block_type", n_layers, ("mamba", "hybrid"))
+    kinds = fields.words("layers_block_type", n_layers, ("mamba", "linear_attention", "hybrid"))
     mixer = _zamba_mamba(fields)
     return layers_of(
         kinds, lambda kind: _zamba_hybrid(fields, mixer) if kind == "hybrid" else Layer(None, None, mixer, 1)

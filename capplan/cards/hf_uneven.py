@@ -188,9 +188,13 @@ def _mimo_windows(fields: ConfigFields, n_layers: int) -> list[int | None]:
     return [window if kind == "sliding_attention" else None for kind in fields.words("layer_types", n_layers, SLIDING)]
 
 
+_MIMO_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim")
+
+
 def _mimo_attention(fields: ConfigFields, window: int | None) -> CardPart:
     slides = window is not None
-    prefix = "swa_" if slides and fields.has("swa_num_key_value_heads") else ""
+    own = slides and any(fields.has(f"swa_{name}") for name in _MIMO_HEADS)
+    prefix = "swa_" if own else ""
     names = {
         "n_heads": (f"{prefix}num_attention_heads", "head"),
         "n_kv_heads": (f"{prefix}num_key_value_heads", "head"),
@@ -199,6 +203,10 @@ def _mimo_attention(fields: ConfigFields, window: int | None) -> CardPart:
     }
     attention: CardPart = {"kind": "gqa", "qkv_bias": fields.flag("attention_bias", False)}
     attention |= {key: fields.count(name, unit=unit) for key, (name, unit) in names.items()}
+    if slides and not own:
+        keys = fields.assume("swa_num_key_value_heads", 2 * attention["n_kv_heads"]["value"])
+        note = "twice, as the class has it"
+        attention["n_kv_heads"] = fields.number(keys, "head", "num_key_value_heads", note=note)
     if attention["n_heads"]["value"] % attention["n_kv_heads"]["value"]:
         raise fields.error(names["n_kv_heads"][0], f"must divide {attention['n_heads']['value']} heads")
     kind = "swa" if slides else "full"

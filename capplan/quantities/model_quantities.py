@@ -9,7 +9,8 @@ _KV = "capplan.formulas.kv_cache"
 _WEIGHTS = "capplan.formulas.weights"
 _LAYERS_FORMULA = (
     "n_layers * n_kv_heads * (head_dim + value_head_dim) * bytes_per_element; latent attention: "
-    "n_layers * (kv_lora_rank + qk_rope_head_dim) * bytes_per_element"
+    "n_layers * (kv_lora_rank + qk_rope_head_dim) * bytes_per_element; index keys: "
+    "n_layers * index_head_dim * bytes_per_element; compressed entries: head_dim * bytes_per_element / compress_ratio"
 )
 _LAYERS_SOURCE = f"{_KV}.gqa_kv_bytes_per_token, {_KV}.mla_kv_bytes_per_token"
 
