@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 
 from capplan import (
+    Empirical,
     Layout,
     Workload,
     decode_step,
+    kv_bytes,
+    kv_bytes_per_token,
     kv_pressure,
     load_engine,
     load_hardware,
     load_model,
     load_workload,
+    memory,
     prefill,
 )
 from capplan.cards.hardware import Kernels
@@ -24,8 +28,9 @@ from capplan.cards.store import MAX_CARD_BYTES, card_names, card_root, read_json
 from capplan.cards.trace import load_trace
 from capplan.cards.workload_card import length_law
 from capplan.errors import InputError, UnitError
-from capplan.formulas.length_laws import Fixed, Gamma, LogNormal, Mixture
+from capplan.formulas.length_laws import Fixed, Gamma, Histogram, LogNormal, Mixture
 from capplan.formulas.overflow import demand_quantile, overflow_probability
+from capplan.formulas.queueing_numeric import mgk_queue
 from capplan.quantities.chain import Chain
 from capplan.quantities.registry import all_quantities, override_value
 from capplan.serving.stationary import concurrency
@@ -364,3 +369,188 @@ def test_a_law_names_the_place_of_a_bad_number(law, key):
         length_law(law)
     assert caught.value.key == key
     assert len(str(caught.value)) < 200
+
+
+HUGE = 10**400
+STEP = (0.012, 1e-4, 1e-8)
+TRAFFIC = Workload(LogNormal(1000, 1), LogNormal(800, 1))
+
+
+def refused(function, key=None):
+    """The error of a call that must be refused in one short line."""
+    with pytest.raises(InputError) as caught:
+        function()
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 250
+    if key is not None:
+        assert caught.value.key == key
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"kv": 5}, "kv"),
+        ({"kv": lambda _: "x"}, "kv"),
+        ({"kv": lambda context: -context}, "kv"),
+        ({"concurrency": 1e300}, "concurrency"),
+        ({"concurrency": "8"}, "concurrency"),
+        ({"concurrency": b"8"}, "concurrency"),
+        ({"concurrency": HUGE}, "concurrency"),
+        ({"concurrency": np.array([8.0, 9.0])}, "concurrency"),
+        ({"reserve_tokens": 1e300, "policy": "reserve"}, "reserve_tokens"),
+        ({"block_size": 1e300}, "block_size"),
+        ({"block_size": "16"}, "block_size"),
+        ({"kv_capacity": "90000"}, "kv_capacity"),
+        ({"max_num_seqs": True}, "max_num_seqs"),
+        ({"watermark": "0.1"}, "watermark"),
+        ({"prefix_caching": 1}, "prefix_caching"),
+        ({"policy": ["swap"]}, "policy"),
+        ({"token_budget": float("nan")}, "token_budget"),
+        ({"step_time": "fast"}, "step_time"),
+        ({"step_time": 5}, "step_time"),
+        ({"step_time": []}, "step_time"),
+        ({"step_time": {}}, "step_time"),
+        ({"step_time": np.array([[1.0, 2.0]])}, "step_time"),
+        ({"step_time": (0.01, "x", 0.0)}, "step_time"),
+        ({"step_time": lambda _: -1.0}, "step_time"),
+        ({"step_time": lambda _: "fast"}, "step_time"),
+        ({"request_rate": 1.0}, "concurrency"),
+        ({"concurrency": None}, "concurrency"),
+        ({"concurrency": None, "request_rate": 1.0}, "step_time"),
+    ],
+)
+def test_kv_pressure_refuses_what_is_no_number(change, key):
+    refused(lambda: kv_pressure(**({"workload": TRAFFIC, "kv_capacity": 90_000, "concurrency": 60} | change)), key)
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "told"),
+    [
+        ({"request_rate": HUGE}, "request_rate", "at most"),
+        ({"request_rate": 10**5000}, "request_rate", "this int"),
+        ({"request_rate": np.array([1.0, 2.0])}, "request_rate", "one number each"),
+        ({"cap": np.array([1, 2])}, "cap", "one number each"),
+        ({"dispersion": np.array([1.0, 2.0])}, "dispersion", "one number each"),
+        ({"instances": np.array([1, 2])}, "instances", "one number each"),
+        ({"routing": np.array(["random", "least-kv"])}, "routing", "none of random"),
+        ({"method": ["closed"]}, "method", "none of closed"),
+        ({"cap": "8"}, "cap", ""),
+        ({"step_time": lambda _: -1.0}, "step_time", "positive finite"),
+        ({"step_time": lambda _: float("nan")}, "step_time", "positive finite"),
+        ({"step_time": lambda _: None}, "step_time", "one number"),
+        ({"step_time": np.array([[0.01, 0.02]])}, "step_time", ""),
+        ({"step_time": (0.01, "1e-4", 0)}, "step_time", ""),
+    ],
+)
+def test_concurrency_refuses_what_is_no_number(change, key, told):
+    given = {"workload": TRAFFIC, "request_rate": 1.0, "step_time": STEP}
+    assert told in refused(lambda: concurrency(**(given | change)), key)
+    if key == "step_time":
+        refused(lambda: concurrency(**(given | change), cap=16), key)
+
+
+def test_one_number_may_be_any_kind_of_one():
+    expected = concurrency(TRAFFIC, 2.0, STEP, cap=40).tpot_quantile(0.99)
+    for rate, cap in ((np.float64(2), np.int64(40)), (2, 40), (np.array(2.0), np.array(40))):
+        assert concurrency(TRAFFIC, rate, STEP, cap=cap).tpot_quantile(0.99) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"weight_dtype": []}, "weight_dtype"),
+        ({"weight_dtype": 8}, "weight_dtype"),
+        ({"kv_dtype": []}, "kv_dtype"),
+        ({"engine": np.array(["vllm"])}, "engine"),
+        ({"engine": np.array(["vllm", "sglang"])}, "engine"),
+        ({"engine": 5}, "engine"),
+        ({"overlap": "no"}, "overlap"),
+        ({"layout": []}, "layout"),
+        ({"layout": "tp2"}, "layout"),
+        ({"batch": "8"}, "batch"),
+        ({"batch": HUGE}, "batch"),
+        ({"model": "llama-3.1-8b"}, "model"),
+        ({"hardware": "h200"}, "hardware"),
+    ],
+)
+def test_decode_step_refuses_what_is_of_another_kind(change, key):
+    given = {"model": load_model("llama-3.1-8b"), "hardware": load_hardware("h200"), "layout": Layout()}
+    refused(lambda: decode_step(**({**given, "batch": 8, "context": 1024} | change)), key)
+
+
+def test_a_name_in_place_of_a_model_says_how_to_load_it():
+    model, gpu = load_model("llama-3.1-8b"), load_hardware("h100")
+    assert "load_model(name)" in refused(lambda: memory("llama-3.1-8b", gpu, Layout()), "model")
+    assert "load_hardware(name)" in refused(lambda: memory(model, "h100", Layout()), "hardware")
+    assert "load_model(name)" in refused(lambda: kv_bytes("llama-3.1-8b", 1024), "model")
+    assert "load_model(name)" in refused(lambda: kv_bytes_per_token("llama-3.1-8b"), "model")
+    refused(lambda: memory(model, gpu, "tp2"), "layout")
+    refused(lambda: memory(model, gpu, Layout(), 5), "engine")
+
+
+@pytest.mark.parametrize("mtp", ["8", float("nan"), -1, True, None, 1.5, np.array([1, 2])])
+def test_memory_takes_whole_numbers_of_drafts(mtp):
+    refused(lambda: memory(load_model("llama-3.1-8b"), load_hardware("h100"), Layout(), mtp=mtp), "mtp")
+
+
+def test_kv_bytes_refuse_what_is_no_context_and_no_type():
+    model = load_model("llama-3.1-8b")
+    for context in (HUGE, 1e300, "8k", True, np.array(["8"]), float("nan"), -1):
+        refused(lambda context=context: kv_bytes(model, context), "context")
+    for kv_dtype in ([], 8, np.array(["bf16", "fp8"])):
+        refused(lambda kv_dtype=kv_dtype: kv_bytes(model, 1024, kv_dtype), "kv_dtype")
+        refused(lambda kv_dtype=kv_dtype: kv_bytes_per_token(model, kv_dtype), "kv_dtype")
+    refused(lambda: kv_bytes(model, 1024, mtp=1), "mtp")
+    refused(lambda: memory(model, load_hardware("h100"), Layout()).max_sequences(HUGE), "context")
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (lambda: Workload(5, 5, reasoning_share="8"), "reasoning_share"),
+        (lambda: Workload(5, 5, reasoning_share=True), "reasoning_share"),
+        (lambda: Workload(classes=5), "classes"),
+        (lambda: Workload(classes="abc"), "classes"),
+        (lambda: Workload(classes=[(1, 5, 5), ("1", 5, 5)]), "classes.1.share"),
+        (lambda: Workload(joint=[("5", "6")]), "joint"),
+        (lambda: Workload(joint=5), "joint"),
+        (lambda: Workload(b"8", 5), "input"),
+        (lambda: Workload(HUGE, 5), "input"),
+        (lambda: Empirical(5), "values"),
+        (lambda: Empirical("5"), "values"),
+        (lambda: Empirical(b"5"), "values"),
+        (lambda: Empirical([1, "2"]), "values.1"),
+        (lambda: Empirical([1, 2], weights=5), "weights"),
+        (lambda: Empirical([1, 2], ["1", "1"]), "weights.0"),
+        (lambda: Mixture(5), "parts"),
+        (lambda: Mixture([5]), "parts.0"),
+        (lambda: Mixture([(1, 5), (HUGE, 5)]), "parts.1.weight"),
+        (lambda: Mixture([(1, 5), (1, "5")]), "parts.1.law"),
+        (lambda: LogNormal(10, 1, max=np.array([1.0, 2.0])), "max"),
+        (lambda: Gamma(10, 1, max=np.array([1.0, 2.0])), "max"),
+        (lambda: LogNormal(HUGE, 1), "mean"),
+        (lambda: Histogram(5, [1]), "edges"),
+        (lambda: Histogram([1, 2], 5), "shares"),
+        (lambda: Fixed(5).quantile("0.5"), None),
+        (lambda: TRAFFIC.with_budget(10**5000), "budget"),
+        (lambda: mgk_queue(1.0, 1.0), "servers"),
+        (lambda: mgk_queue(1.0, [0.5, 1.5]), "servers"),
+        (lambda: mgk_queue(1.0, float(np.nextafter(1, 0))), "servers"),
+        (lambda: mgk_queue("1", 0.5), "request_rate"),
+        (lambda: mgk_queue(1.0, "0.5"), "service_seconds"),
+        (lambda: concurrency(TRAFFIC, 1.0, STEP).tpot_quantile(["0.5"]), "p"),
+        (lambda: concurrency(TRAFFIC, 1.0, STEP).tpot_quantile([]), "p"),
+        (lambda: kv_pressure(TRAFFIC, 90_000, 60).gap_quantile("0.5"), "probability"),
+    ],
+)
+def test_laws_and_workloads_refuse_what_is_of_another_kind(make, key):
+    refused(make, key)
+
+
+def test_errors_are_short():
+    with pytest.raises(InputError, match=r"and \d+ more$") as caught:
+        load_model("qqqqqqqq")
+    assert str(caught.value).count(",") <= 13
+    assert "at most 100,000" in refused(lambda: Layout(tp=200_000), "layout.tp")
+    assert "at most 100,000" in refused(lambda: Layout(dp=HUGE), "layout.dp")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capplan.cards.model import Attention, Model
 from capplan.cards.model_totals import check_context
-from capplan.errors import InputError, UnknownNameError
+from capplan.errors import InputError, UnknownNameError, shown
 from capplan.formulas import kv_cache
 
 if TYPE_CHECKING:
@@ -208,7 +208,8 @@ def kv_bytes_per_token(
     >>> kv_bytes_per_token(load_model("llama-3.1-8b"))
     131072.0
     """
-    dtype = model.kv_dtype if kv_dtype is None else kv_dtype
+    dtype = _checked_dtype(model, kv_dtype)
+    _check_switches(expand_mla=expand_mla, mtp=mtp)
     groups = model.layers + (model.mtp_layers if mtp else ())
     return float(
         sum(
@@ -285,8 +286,25 @@ class _Storage(NamedTuple):
 def _storage(
     model: Model, kv_dtype: str | None, tp: int = 1, *, unified_pages: bool, expand_mla: bool, mtp: bool
 ) -> _Storage:
-    dtype = model.kv_dtype if kv_dtype is None else kv_dtype
+    dtype = _checked_dtype(model, kv_dtype)
+    _check_switches(unified_pages=unified_pages, expand_mla=expand_mla, mtp=mtp)
     return _Storage(dtype, tp, unified_pages, expand_mla, mtp)
+
+
+def _check_switches(**switches: object) -> None:
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise InputError(f"{shown(value)} must be True or False", key=name)
+
+
+def _checked_dtype(model: object, kv_dtype: object) -> str:
+    """The cache type, the checkpoint's where it is None."""
+    if not isinstance(model, Model):
+        hint = "; load_model(name) reads one" if isinstance(model, str) else ""
+        raise InputError(f"must be a Model, not {type(model).__name__}{hint}", key="model")
+    if kv_dtype is not None and not isinstance(kv_dtype, str):
+        raise InputError(f"{shown(kv_dtype)} must be the name of a type, or None for the checkpoint's", key="kv_dtype")
+    return model.kv_dtype if kv_dtype is None else kv_dtype
 
 
 def _held_bytes(model: Model, context: Any, storage: _Storage) -> Any:

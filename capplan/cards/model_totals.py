@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from capplan.errors import InputError
+from capplan.errors import InputError, shown
 from capplan.formulas import kv_cache, weights
 
 if TYPE_CHECKING:
@@ -15,6 +14,10 @@ if TYPE_CHECKING:
 
 OTHER_BYTES = 2
 """Biases, norms and sinks are stored in 16 bits."""
+
+
+MOST_TOKENS = 1e18
+"""No context is longer."""
 
 
 def check_context(context: Any) -> None:
@@ -25,13 +28,13 @@ def check_context(context: Any) -> None:
     InputError : negative, NaN, infinite or no number
     """
     if isinstance(context, (int, float)):
-        good = not isinstance(context, bool) and 0 <= context < math.inf
+        good = not isinstance(context, bool) and 0 <= context <= MOST_TOKENS
     elif hasattr(context, "dtype") and context.dtype.kind in "iuf":
-        good = bool(((context >= 0) & (context < math.inf)).all())
+        good = bool(((context >= 0) & (context <= MOST_TOKENS)).all())
     else:
         good = hasattr(context, "free_symbols")
     if not good:
-        raise InputError(f"{str(context)[:60]} must be a finite number of tokens, 0 or more", key="context")
+        raise InputError(f"{shown(context)} must be a finite number of tokens, 0 or more", key="context")
 
 
 def matmul_bytes(matmul: Matmul) -> float:

@@ -86,7 +86,7 @@ class LengthLaw(ABC):
             import numpy as np
 
             return np.array([self.quantile(float(one)) for one in p.ravel()]).reshape(p.shape)
-        if not 0.0 <= p <= 1.0:
+        if isinstance(p, (str, bytes, bool)) or not hasattr(p, "__float__") or not 0.0 <= p <= 1.0:
             raise InputError(f"a probability must lie between 0 and 1, not {shown(p)}")
         return min(max(self._quantile(float(p)), self._least()), self.limit)
 

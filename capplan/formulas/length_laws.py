@@ -371,7 +371,7 @@ def as_length_law(value: Any, key: str | None = None) -> LengthLaw:
         try:
             return Fixed(value)
         except InputError as error:
-            raise error.located(key=key) from None
+            raise InputError(error.problem, key=key or error.key) from None
     raise InputError(f"{shown(value)} must be a length law such as LogNormal(mean, cv), or a number", key=key)
 
 

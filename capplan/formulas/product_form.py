@@ -17,6 +17,7 @@ from capplan.errors import InputError
 from capplan.formulas.special_arrays import FloatArray
 
 LARGEST_BATCH = 1 << 17
+_LONGEST_STEP = 1e12
 _TAIL = 1e-13
 
 
@@ -44,8 +45,8 @@ def step_function(step_time: Any) -> Callable[[FloatArray], FloatArray]:
     """T(n) as a function on arrays: a function of the batch, or values at batch 0, 1, 2, ... (a line beyond)."""
     if callable(step_time):
         return lambda batch: _checked(_called(step_time, batch))
-    values = np.asarray(step_time, dtype=float)
-    slope = max(0.0, float(values[-1] - values[-2])) if len(values) > 1 else 0.0
+    values = _table(step_time)
+    slope = max(0.0, float(values[-1] - values[-2]))
     top = len(values) - 1
 
     def at(batch: FloatArray) -> FloatArray:
@@ -53,6 +54,20 @@ def step_function(step_time: Any) -> Callable[[FloatArray], FloatArray]:
         return np.asarray(inside + slope * np.maximum(batch - top, 0.0))
 
     return at
+
+
+def _table(step_time: Any) -> FloatArray:
+    """Step times at batch 0, 1, 2, ..."""
+    try:
+        values = np.asarray(step_time)
+    except ValueError:
+        values = np.array("ragged")
+    if values.dtype.kind not in "iuf" or values.ndim != 1 or len(values) < 2:
+        raise InputError("must be (a, e, c), a function T(batch), or T at batch 0, 1, 2, ...", key="step_time")
+    seconds: FloatArray = values.astype(float)
+    if not (np.all(np.isfinite(seconds)) and seconds[0] >= 0.0 and np.all(seconds[1:] > 0.0)):
+        raise InputError("an array of T needs finite times, above 0 from batch 1 on", key="step_time")
+    return seconds
 
 
 def _called(function: Callable[[Any], Any], batch: FloatArray) -> FloatArray:
@@ -69,7 +84,7 @@ def _called(function: Callable[[Any], Any], batch: FloatArray) -> FloatArray:
 
 
 def _checked(seconds: FloatArray) -> FloatArray:
-    if not np.all(np.isfinite(seconds) & (seconds > 0.0)):
+    if not np.all((seconds <= _LONGEST_STEP) & (seconds > 0.0)):
         raise InputError("must give a positive finite time for every batch", key="step_time")
     return seconds
 

@@ -310,7 +310,7 @@ def _service_law(seconds: Any, weights: Any) -> tuple[FloatArray, FloatArray]:
     shares = np.full(len(values), 1.0) if weights is None else _numbers(weights, "service_weights")
     if len(values) == 0 or len(values) != len(shares):
         raise InputError("needs as many weights as values", key="service_weights")
-    if not (np.all(np.isfinite(values)) and np.all(values > 0)):
+    if not np.all((values > 0) & (values <= 1e12)):
         raise InputError("every service time must be a positive number of seconds", key="service_seconds")
     if not (np.all(np.isfinite(shares)) and np.all(shares >= 0) and shares.sum() > 0):
         raise InputError("weights must be zero or more and not all zero", key="service_weights")

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 
-from capplan.errors import UnitError
+from capplan.errors import UnitError, shown
 
 Amount = str | int | float
 
@@ -49,7 +49,7 @@ def _parser(what: str, units: Mapping[str, float], example: str) -> Callable[...
         value = _parse(amount, units, what, example, key)
         if value < 0 or (positive and value == 0):
             bound = "above zero" if positive else "zero or more"
-            raise UnitError(f"{_shown(amount)} is no {what}: it must be {bound}", key=key)
+            raise UnitError(f"{shown(amount)} is no {what}: it must be {bound}", key=key)
         return value
 
     parse.__doc__ = f"""Read a {what} such as ``{example}`` into base units.
@@ -60,31 +60,27 @@ def _parser(what: str, units: Mapping[str, float], example: str) -> Callable[...
     return parse
 
 
-def _shown(amount: object) -> str:
-    text = repr(amount)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 def _parse(amount: Amount, units: Mapping[str, float], what: str, example: str, key: str | None) -> float:
     if isinstance(amount, bool) or not isinstance(amount, (str, int, float)):
-        raise UnitError(f"{_shown(amount)} is no {what}; write for example {example!r}", key=key)
+        raise UnitError(f"{shown(amount)} is no {what}; write for example {example!r}", key=key)
     number, unit = _split(amount, what, example, key)
     if unit not in units:
         allowed = ", ".join(u for u in units if u)
-        problem = f"{_shown(amount)} has no unit" if not unit else f"unit {_shown(unit)} does not fit a {what}"
+        problem = f"{shown(amount)} has no unit" if not unit else f"unit {shown(unit)} does not fit a {what}"
         raise UnitError(f"{problem}; allowed: {allowed}, for example {example!r}", key=key)
     return number * units[unit]
 
 
 def _split(amount: Amount, what: str, example: str, key: str | None) -> tuple[float, str]:
-    text = str(amount) if len(str(amount)[:100]) < 100 else "?"
+    text = amount if isinstance(amount, str) else shown(amount)
+    text = text if len(text) < 100 else "?"
     if isinstance(amount, float) and not math.isfinite(amount):
         raise UnitError(f"{amount} is no {what}; write for example {example!r}", key=key)
     if text.startswith("$"):
         text = text[1:] + "$"
     match = _NUMBER.fullmatch(text)
     if match is None or not math.isfinite(value := float(match[1].replace(",", "").replace("_", ""))):
-        raise UnitError(f"{_shown(amount)} is no {what}; write for example {example!r}", key=key)
+        raise UnitError(f"{shown(amount)} is no {what}; write for example {example!r}", key=key)
     return value, match[2]
 
 

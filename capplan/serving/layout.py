@@ -82,6 +82,23 @@ def check_heads(model: Model, layout: Layout) -> None:
             raise InputError(f"{layout.tp} does not divide the {heads} attention heads; use {sizes}", key="layout.tp")
 
 
+def check_types(model: object, hardware: object, layout: object) -> None:
+    """Refuse a name where the thing itself is wanted, and anything else.
+
+    Raises
+    ------
+    InputError : it says how to read one
+    """
+    from capplan.cards.hardware import Hardware
+    from capplan.cards.model import Model
+
+    wanted = (("model", model, Model), ("hardware", hardware, Hardware), ("layout", layout, Layout))
+    for key, value, kind in wanted:
+        if not isinstance(value, kind):
+            hint = f"; load_{key}(name) reads one" if isinstance(value, str) and kind is not Layout else ""
+            raise InputError(f"must be a {kind.__name__}, not {type(value).__name__}{hint}", key=key)
+
+
 def _check(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LARGEST:
         problem = f"{shown(value)} must be a whole number, {least} or more and at most {_LARGEST:,}"

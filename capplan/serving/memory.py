@@ -20,8 +20,9 @@ from capplan.quantities.chain import Chain
 from capplan.quantities.registry import override_value
 from capplan.serving.activations import expansion_peak, layer_peak
 from capplan.serving.kv_pages import LayerKind, Pages, separate_pages, shared_pages
-from capplan.serving.layout import Layout, check_heads
+from capplan.serving.layout import Layout, check_heads, check_types
 from capplan.serving.memory_budget import InstanceBudget, MemoryBudget
+from capplan.serving.step_time import check_drafts, check_switch
 from capplan.serving.weights import weights_per_gpu
 
 __all__ = ["InstanceBudget", "MemoryBudget", "memory"]
@@ -91,13 +92,18 @@ def memory(
     ----------
     :mod:`capplan.formulas.memory`.
     """
+    check_types(model, hardware, layout)
     check_heads(model, layout)
+    drafts, _ = check_drafts(mtp, None)
+    flags = {"unified_pages": unified_pages, "expand_mla": expand_mla, "prefix_caching": prefix_caching}
+    switches = [check_switch(value, name) for name, value in flags.items()]
     chain = Chain(record=True) if chain is None else chain
     inner = _with_overrides(chain, overrides)
     served = model if weight_dtype is None else model.with_weight_dtype(weight_dtype)
+    if not isinstance(engine, (str, Engine)):
+        raise InputError(f"must be an engine card or its name, not {type(engine).__name__}", key="engine")
     loaded = engine if isinstance(engine, Engine) else load_engine(engine)
-    options = (kv_dtype, mtp > 0, unified_pages, expand_mla, prefix_caching)
-    budget = _Rank(served, hardware, layout, loaded, inner, *options).budget()
+    budget = _Rank(served, hardware, layout, loaded, inner, kv_dtype, drafts > 0, *switches).budget()
     if unused := sorted(overrides.keys() - inner.used_overrides):
         raise InputError(f"has no part in the memory of engine {loaded.name!r}", key=f"override.{unused[0]}")
     chain.links.update(inner.links)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from capplan.errors import InputError
+from capplan.cards.model_totals import MOST_TOKENS
+from capplan.errors import InputError, shown
 from capplan.formulas import memory as formulas
 from capplan.serving.layout import Layout
 
@@ -118,8 +118,9 @@ class MemoryBudget:
 
 def _check_context(context: Any) -> None:
     if isinstance(context, (int, float)) and not isinstance(context, bool):
-        good = 0 < context < math.inf
+        good = 0 < context <= MOST_TOKENS
     else:
-        good = hasattr(context, "dtype") and bool(((context > 0) & (context < math.inf)).all())
+        number = hasattr(context, "dtype") and context.dtype.kind in "iuf"
+        good = number and bool(((context > 0) & (context <= MOST_TOKENS)).all())
     if not good:
-        raise InputError(f"{str(context)[:60]} must be a finite number of tokens above zero", key="context")
+        raise InputError(f"{shown(context)} must be a finite number of tokens above zero", key="context")

@@ -14,7 +14,7 @@ from capplan.errors import InputError, shown
 from capplan.quantities.chain import Chain
 from capplan.serving.idle_constants import idle_constants
 from capplan.serving.kernel_plan import build_plan
-from capplan.serving.layout import Layout, check_heads
+from capplan.serving.layout import Layout, check_heads, check_types
 from capplan.serving.step_plan import StepPlan
 
 _KEPT = 256
@@ -90,14 +90,6 @@ def _build(
     formatted = model if weight_dtype is None else model.with_weight_dtype(weight_dtype)
     plan = build_plan(formatted, formatted.layers, hardware, layout, kv_dtype, card)
     return Prepared(plan, formatted, hardware, kv_dtype, (model, engine))
-
-
-def check_types(model: object, hardware: object, layout: object) -> None:
-    wanted = (("model", model, Model), ("hardware", hardware, Hardware), ("layout", layout, Layout))
-    for key, value, kind in wanted:
-        if not isinstance(value, kind):
-            hint = f"; load_{key}(name) reads one" if isinstance(value, str) and kind is not Layout else ""
-            raise InputError(f"must be a {kind.__name__}, not {type(value).__name__}{hint}", key=key)
 
 
 def _engine(engine: Engine | str | None) -> Engine | None:

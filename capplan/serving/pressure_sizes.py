@@ -149,8 +149,11 @@ def _kv_table(kv: Callable[[Any], Any], longest: float) -> Callable[[Any], Any]:
     import numpy as np
 
     contexts = np.unique(np.concatenate([np.arange(257.0), np.geomspace(1.0, max(longest, 257.0), 512)]))
-    values = np.array([float(kv(float(context))) for context in contexts])
-    if not np.all(np.isfinite(values)) or values.min() < 0 or values[-1] <= 0:
+    try:
+        values = np.array([float(kv(float(context))) for context in contexts])
+    except (TypeError, ValueError) as error:
+        raise InputError("must give one number of bytes for a context", key="kv") from error
+    if not np.all((values >= 0) & (values <= 1e18)) or values[-1] <= 0:
         raise InputError("must give a finite number of bytes for every context", key="kv")
     return lambda context: np.interp(context, contexts, values)
 

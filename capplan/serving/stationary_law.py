@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capplan.cards.workload import Workload
-from capplan.errors import InputError
+from capplan.errors import InputError, shown
 from capplan.formulas import cap as capped
 from capplan.formulas import special
 from capplan.formulas import stationary as closed
@@ -358,14 +358,15 @@ def _shifted(law: StepCumulants, shift: float, least: float) -> StepLaw:
 
 def _probability(p: Any) -> float:
     if isinstance(p, bool) or not isinstance(p, (int, float, np.floating)) or not 0.0 < p < 1.0:
-        raise InputError(f"{str(p)[:40]} must be a probability between 0 and 1", key="p")
+        raise InputError(f"{shown(p)} must be a probability between 0 and 1", key="p")
     return float(p)
 
 
 def _probabilities(p: Any) -> Any:
     if not np.ndim(p):
         return _probability(p)
-    if not ((np.asarray(p) > 0) & (np.asarray(p) < 1)).all():
+    given = np.asarray(p)
+    if given.size == 0 or given.dtype.kind not in "iuf" or not ((given > 0) & (given < 1)).all():
         raise InputError("probabilities must lie between 0 and 1", key="p")
     return p
 
