@@ -14,7 +14,7 @@ from capplan.cards.hf_sparse import SPARSE_FAMILIES
 from capplan.cards.hf_state_space import STATE_SPACE_FAMILIES
 from capplan.cards.hf_uneven import UNEVEN_FAMILIES
 
-__all__ = ["FAMILIES", "RENAMED", "WRAPPED", "CardPart", "Family", "ModuleNames"]
+__all__ = ["FAMILIES", "OVERRULED", "RENAMED", "WRAPPED", "CardPart", "Family", "ModuleNames"]
 
 FAMILIES: dict[str, Family] = {
     **DENSE_FAMILIES,
@@ -35,3 +35,6 @@ RENAMED = {"Grok1ModelForCausalLM": "grok-1"}
 
 WRAPPED = {"llava": "llama", "mistral3": "mistral", "minimax_m3_vl": "minimax_m3", "step3p7": "step3p7"}
 """What the text part of a wrapper is where it does not say so itself."""
+
+OVERRULED = {"minimax_m3_vl": "minimax_m3"}
+"""Wrappers whose text part carries the ``model_type`` of another family."""

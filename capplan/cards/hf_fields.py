@@ -60,7 +60,7 @@ HARMLESS_ENDS = ("_token_id", "_token_index", "_token_ids", "dropout", "dropout_
 
 WRAPPER_HARMLESS = (
     "audio", "boi_", "candidate_resolutions", "eoi_", "global_view", "ignore_index", "image", "mm_", "multimodal_",
-    "projector", "spatial_merge", "tile_", "video", "vision",
+    "patch_", "projector", "spatial_merge", "tile_", "understand_", "video", "vision",
 )  # fmt: skip
 """Beginnings of the fields of a multimodal wrapper that concern other parts than the text model."""
 

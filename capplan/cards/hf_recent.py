@@ -139,7 +139,7 @@ def _lfm2_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
     fields.ignore("use_pos_enc", "conv_dim", "conv_dim_out", "block_dim", "block_mlp_init_scale", "block_norm_eps")
     fields.ignore("block_out_init_scale", "block_use_swiglu", "block_use_xavier_init", "conv_use_xavier_init")
     fields.ignore("full_attn_idxs", "num_heads", "use_expert_bias", "theta")
-    kinds = fields.words("layer_types", n_layers, ("full_attention", "conv"))
+    kinds = _lfm2_kinds(fields, n_layers)
     first = fields.whole("num_dense_layers", least=0) if fields.has("num_experts") else n_layers
     convolution = {
         "kind": "short_conv",
@@ -154,6 +154,16 @@ def _lfm2_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
         return Layer(gqa(fields, qk_norm=True), block) if word == "full_attention" else Layer(None, block, convolution)
 
     return layers_of([(word, layer >= first) for layer, word in enumerate(kinds)], build)
+
+
+def _lfm2_kinds(fields: ConfigFields, n_layers: int) -> list[str]:
+    """One word a layer, or the numbers of those with attention."""
+    if fields.has("layer_types"):
+        return fields.words("layer_types", n_layers, ("full_attention", "conv"))
+    numbers = fields.value("full_attn_idxs")
+    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+        raise fields.error("layer_types", "is missing, and so are the layer numbers in full_attn_idxs")
+    return ["full_attention" if layer in set(numbers) else "conv" for layer in range(n_layers)]
 
 
 def _lfm2_dense(fields: ConfigFields) -> CardPart:
@@ -176,7 +186,16 @@ def _step_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
     """Step-3.5 and 3.7: sliding layers with more heads, a gate of one element a head, one shared expert."""
     fields.must_be("use_head_wise_attn_gate", True)
     fields.must_be("attention_bias", False)
-    fields.ignore("swiglu_limits", "swiglu_limits_shared", "partial_rotary_factors", "yarn_only_types", "use_moe")
+    fields.must_be("att_impl_type", "GQA")
+    fields.ignore(
+        "norm_expert_weight",
+        "num_experts",
+        "swiglu_limits",
+        "swiglu_limits_shared",
+        "partial_rotary_factors",
+        "yarn_only_types",
+        "use_moe",
+    )
     fields.ignore("moe_router_activation", "moe_router_scaling_factor", "use_moe_router_bias", "need_fp32_gate", "sink")
     fields.ignore("zero_centered", "use_rope_layers", "rope_theta", "moe_every_n_layer", "moe_layer_offset")
     kinds = list(zip(_step_windows(fields, n_layers), _step_sparse(fields, n_layers), strict=True))

@@ -97,9 +97,9 @@ def _nemotron_letters(fields: ConfigFields, n_layers: int) -> list[str]:
             return [_NEMOTRON_WORDS[word] for word in fields.words(name, n_layers, tuple(_NEMOTRON_WORDS))]
         fields.ignore(name)
     pattern = fields.value("hybrid_override_pattern")
-    if not isinstance(pattern, str) or len(pattern) != n_layers:
+    if not isinstance(pattern, (str, list)) or len(pattern) != n_layers:
         raise fields.error("hybrid_override_pattern", f"must be {n_layers} letters, one a layer")
-    if not set(pattern) <= set(_NEMOTRON_WORDS.values()):
+    if any(letter not in _NEMOTRON_WORDS.values() for letter in pattern):
         raise fields.unsupported("hybrid_override_pattern", "only the letters M, *, E and - are modelled")
     return list(pattern)
 

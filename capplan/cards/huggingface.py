@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from capplan.cards.hf_card import layer_card, layer_formats
-from capplan.cards.hf_families import FAMILIES, RENAMED, WRAPPED, CardPart, Family
+from capplan.cards.hf_families import FAMILIES, OVERRULED, RENAMED, WRAPPED, CardPart, Family
 from capplan.cards.hf_family import Layer
 from capplan.cards.hf_fields import WRAPPER_HARMLESS, ConfigFields
 from capplan.cards.hf_quantization import Quantization, read_quantization
@@ -184,8 +184,9 @@ def _text_fields(data: dict[str, Any], file: str) -> _Text:
             raise outer.error(name, f"{str(data[name])[:40]} differs from the one in {part}")
         merged[name] = data[name]
     merged.pop("architectures", None)
-    if merged.get("model_type") is None and isinstance(data.get("model_type"), str):
-        merged["model_type"] = WRAPPED.get(data["model_type"])
+    if isinstance(wrapper := data.get("model_type"), str):
+        inner_type = OVERRULED.get(wrapper) or merged.get("model_type") or WRAPPED.get(wrapper)
+        merged["model_type"] = inner_type
     return _Text(ConfigFields(merged, file, f"{part}."), part)
 
 
@@ -202,7 +203,8 @@ def _wrapper_unread(data: dict[str, Any], text: _Text, given: dict[str, Any]) ->
     if text.part is None:
         return []
     outer = ConfigFields({k: v for k, v in data.items() if not k.startswith(WRAPPER_HARMLESS)}, text.fields.file)
-    outer.ignore(text.part, *_SHARED, "vocab_size", *given)
+    same = [name for name, value in data.items() if name in text.fields.data and text.fields.data[name] == value]
+    outer.ignore(text.part, *_SHARED, "vocab_size", *given, *same)
     outer.refuse_unknown()
     return sorted(set(data) - {text.part, *_SHARED})
 

@@ -204,3 +204,45 @@ def test_a_user_may_answer_for_the_text_part_of_a_wrapper():
         model = import_config(data, assume={key: 512})
         assert {group.attention.window for group in model.layers} == {None, 512}
     assert data["text_config"]["sliding_window"] == 1024
+
+
+def test_a_wrapper_whose_text_part_names_another_family():
+    """MiniMax-M3 as published calls its text part minimax_m2."""
+    text = {**config("MiniMaxAI__MiniMax-M3", architectures="absent"), "model_type": "minimax_m2"}
+    wrapped = {"model_type": "minimax_m3_vl", "text_config": text, "vision_config": {"depth": 3}, "hidden_size": 6144}
+    assert import_config(wrapped).layers == imported("MiniMaxAI__MiniMax-M3").layers
+    with pytest.raises(UnsupportedModelError, match="hidden_size: 4096: this field is not understood"):
+        import_config({**wrapped, "hidden_size": 4096})
+
+
+def test_layer_lists_longer_than_the_model_and_heads_of_sliding_layers():
+    """Step-3.5: the last words are those of prediction layers; 196 B parameters, 11 B active as published."""
+    data = {
+        "architectures": ["Step3p5ForCausalLM"], "model_type": "step3p5", "hidden_size": 4096, "head_dim": 128,
+        "intermediate_size": 11264, "num_hidden_layers": 45, "max_position_embeddings": 262144, "vocab_size": 128896,
+        "moe_layers_enum": ",".join(map(str, range(3, 45))), "num_attention_heads": 64, "num_attention_groups": 8,
+        "moe_num_experts": 288, "moe_top_k": 8, "moe_intermediate_size": 1280, "share_expert_dim": 1280,
+        "num_nextn_predict_layers": 3, "use_head_wise_attn_gate": True, "sliding_window": 512,
+        "layer_types": ["full_attention", *["sliding_attention"] * 3] * 12,
+        "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 96,
+                                    "num_attention_groups": 8, "head_dim": 128},
+    }  # fmt: skip
+    model = import_config(data)
+    assert model.parameters_total / 1e9 == pytest.approx(196.96, abs=0.01)
+    assert model.parameters_active / 1e9 == pytest.approx(11.46, abs=0.01)
+    assert kv_bytes(model, 10_000) == 4096 * (12 * 10_000 + 33 * 512)
+    assert "not modelled and not counted" in model.provenance["notes"][0]
+
+
+def test_short_convolutions_of_lfm2():
+    """LFM2-1.2B: 1.17 B parameters; ten layers keep two columns of their input."""
+    data = {
+        "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "vocab_size": 65536, "hidden_size": 2048,
+        "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "conv_L_cache": 3,
+        "max_position_embeddings": 128000, "conv_bias": False, "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+        "block_auto_adjust_ff_dim": True, "block_ff_dim": 12288, "block_ffn_dim_multiplier": 1.0,
+        "block_multiple_of": 256,
+    }  # fmt: skip
+    model = import_config(data)
+    assert model.parameters_total == 1_170_340_608
+    assert model.state_bytes_per_sequence == 10 * 2 * 2048 * 2
