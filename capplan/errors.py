@@ -10,9 +10,11 @@ _LISTED = 12
 
 def shown(value: object) -> str:
     """What was given, on one line of at most 60 characters."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"a number of {int(value.bit_length() * 0.30103) + 1} digits"
     try:
         text = repr(value).replace("\n", " ")
-    except Exception:  # a number of thousands of digits, an object that cannot be printed
+    except Exception:  # an object that cannot be printed
         text = f"this {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
 

@@ -428,7 +428,7 @@ def test_kv_pressure_refuses_what_is_no_number(change, key):
     ("change", "key", "told"),
     [
         ({"request_rate": HUGE}, "request_rate", "at most"),
-        ({"request_rate": 10**5000}, "request_rate", "this int"),
+        ({"request_rate": 10**5000}, "request_rate", "a number of 5001 digits"),
         ({"request_rate": np.array([1.0, 2.0])}, "request_rate", "one number each"),
         ({"cap": np.array([1, 2])}, "cap", "one number each"),
         ({"dispersion": np.array([1.0, 2.0])}, "dispersion", "one number each"),
@@ -549,6 +549,7 @@ def test_laws_and_workloads_refuse_what_is_of_another_kind(make, key):
 
 
 def test_errors_are_short():
+    assert "a number of 401 digits is no token count" in refused(lambda: length_law({"law": "fixed", "tokens": HUGE}))
     with pytest.raises(InputError, match=r"and \d+ more$") as caught:
         load_model("qqqqqqqq")
     assert str(caught.value).count(",") <= 13
