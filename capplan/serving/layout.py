@@ -69,12 +69,14 @@ class Layout:
 
 
 def check_heads(model: Model, layout: Layout) -> None:
-    """Refuse a tensor parallelism that does not divide the query heads, as every engine does.
+    """Refuse more pipeline stages than layers, and a tensor parallelism that does not divide the query heads.
 
     Raises
     ------
     InputError : it names the sizes that would do
     """
+    if layout.pp > model.n_layers:
+        raise InputError(f"{layout.pp} stages for the {model.n_layers} layers of {model.name}", key="layout.pp")
     for group in model.layers:
         heads = group.attention.n_heads if group.attention is not None else 0
         if heads and heads % layout.tp:

@@ -274,3 +274,23 @@ def test_contexts_without_tokens_are_refused(context):
 def test_bad_options_are_refused(options, error, words):
     with pytest.raises(error, match=words):
         budget_of("llama-3.1-8b", "h100", Layout(), **options)
+
+
+def test_layouts_no_engine_starts_are_refused():
+    model, hardware = load_model("llama-3.1-70b"), load_hardware("h100")
+    for layout, named in ((Layout(tp=3), r"layout\.tp"), (Layout(pp=81), r"layout\.pp")):
+        for answer in (memory, decode_step_of):
+            with pytest.raises(InputError, match=named):
+                answer(model, hardware, layout)
+
+
+def decode_step_of(model, hardware, layout):
+    from capplan import decode_step
+
+    return decode_step(model, hardware, layout, 8, 1024)
+
+
+def test_a_given_pool_needs_room_beside_the_weights():
+    budget = memory(load_model("llama-3.1-70b"), load_hardware("h100"), Layout(), kv_pool_gib=30)
+    assert not budget.fits
+    assert budget.missing_bytes > 80 * 2**30
