@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -64,8 +64,22 @@ def emit(
         _emit_csv(data)
     elif shape is Format.md:
         typer.echo(_markdown(rows, header))
+    elif sys.stdout.isatty():
+        show_table(rows, header, sys.stdout)
     else:
         typer.echo(_columns(rows, header))
+
+
+def show_table(rows: Sequence[Sequence[str]], header: Sequence[str], stream: IO[str]) -> None:
+    """A table as wide as the terminal behind the stream; long cells are folded."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*header, box=SIMPLE_HEAD, highlight=False)
+    for row in rows:
+        table.add_row(*row)
+    Console(file=stream, markup=False, emoji=False).print(table)
 
 
 def _one(data: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
