@@ -101,6 +101,8 @@ class Engine:
     """Command-line templates by setting: ``{"tp": "--tensor-parallel-size {value}"}``."""
     kv_dtypes: Mapping[str, str] = field(default_factory=dict, hash=False)
     """How the engine spells each KV element type of capplan."""
+    sparse_latent_kv: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Layout the engine puts in the place of a KV element type where an indexer chooses latents; others stay."""
     aliases: tuple[str, ...] = ()
     sources: Mapping[str, Any] = field(default_factory=dict, compare=False, hash=False, repr=False)
     """Dotted key of the card -> :class:`capplan.cards.number.Number`, every number of the range."""

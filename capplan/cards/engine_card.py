@@ -155,6 +155,7 @@ def _engine(
     aliases: list[str] | None = None,
     flags: dict[str, str] | None = None,
     kv_dtypes: dict[str, str] | None = None,
+    sparse_latent_kv: dict[str, str] | None = None,
 ) -> Engine:
     return Engine(
         name=name,
@@ -168,6 +169,7 @@ def _engine(
         static_reserve=None if static_reserve is None else _static_reserve(static_reserve),
         flags=dict(flags or {}),
         kv_dtypes=dict(kv_dtypes or {}),
+        sparse_latent_kv=dict(sparse_latent_kv or {}),
         aliases=tuple(aliases or ()),
         sources=sources,
         file=file,

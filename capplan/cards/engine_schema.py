@@ -95,6 +95,7 @@ class EngineCard(BaseModel):
     ttft_order_aggregated: list[TtftEvent] = Field(min_length=1, max_length=10)
     flags: dict[str, str] = Field(default_factory=dict, max_length=60)
     kv_dtypes: dict[str, str] = Field(default_factory=dict, max_length=60)
+    sparse_latent_kv: dict[str, str] = Field(default_factory=dict, max_length=60)
     documents: dict[str, str] = Field(max_length=60)
     """Source of each field that is no number."""
     batch_defaults: list[BatchDefaultsCard] = Field(min_length=1, max_length=20)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capplan.cards.model import Attention, Model
@@ -26,8 +24,10 @@ KV_ELEMENT_BYTES: dict[str, float] = {
 }
 """Element types: everything a layer caches is stored in that type; scales a tensor or a head are not counted."""
 
-_LAYOUTS = ("fp8_ds_mla",)
-"""Engine layouts of the latent and of the index key beside it, by the name engines give them."""
+_LAYOUTS: dict[str, float] = {"fp8_ds_mla": 1, "bf16_fp8_index": 2}
+"""Engine layouts of the latent and of the index key beside it -> bytes of an element of the latent.
+
+``fp8_ds_mla`` is vLLM's name; ``bf16_fp8_index`` is its latent in 16 bits, beside which index keys stay in 8 bits."""
 
 
 class KvStream(NamedTuple):
@@ -56,7 +56,7 @@ def kv_streams(
     Parameters
     ----------
     attention : of one layer
-    kv_dtype : an element type (``bf16``, ``fp8``, ...) or an engine layout (``fp8_ds_mla``)
+    kv_dtype : an element type (``bf16``, ``fp8``, ...) or an engine layout (``fp8_ds_mla``, ``bf16_fp8_index``)
     tensor_parallel : ranks that split the KV heads; latents, index keys and compressed entries are replicated [GPUs]
     expand_mla : the engine stores latent attention expanded to full heads
 
@@ -71,7 +71,7 @@ def kv_streams(
     """
     if kv_dtype in _LAYOUTS and (attention.kind != "mla" or expand_mla):
         raise InputError(f"{kv_dtype!r} is a layout of latent attention; use an element type here", key="kv_dtype")
-    width = 1.0 if kv_dtype in _LAYOUTS else kv_element_bytes(kv_dtype)
+    width = kv_width_bytes(kv_dtype)
     if attention.kind == "cross" or not attention.stores_kv:
         return ()
     token = _token_bytes(attention, kv_dtype, width, tensor_parallel, expand_mla)
@@ -88,7 +88,7 @@ def _token_bytes(attention: Attention, kv_dtype: str, width: float, tensor_paral
     """Keys and values (or the vector that is both) of one token."""
     if attention.kind == "compressed":
         return attention.head_dim * width
-    if attention.kind == "mla" and kv_dtype in _LAYOUTS:
+    if attention.kind == "mla" and kv_dtype == "fp8_ds_mla":
         return kv_cache.mla_fp8_layout_bytes_per_token(1, attention.kv_lora_rank, attention.qk_rope_head_dim)
     if attention.kind == "mla" and not expand_mla:
         return kv_cache.mla_kv_bytes_per_token(1, attention.kv_lora_rank, attention.qk_rope_head_dim, width)
@@ -136,6 +136,16 @@ def kv_element_bytes(kv_dtype: str) -> float:
         raise UnknownNameError.among(str(kv_dtype), known, "KV cache type or layout", key="kv_dtype") from None
 
 
+def kv_width_bytes(kv_dtype: str) -> float:
+    """Bytes of one cached element of an element type, or of the latent of an engine layout [B].
+
+    Raises
+    ------
+    UnknownNameError : no such type or layout
+    """
+    return _LAYOUTS.get(kv_dtype) or kv_element_bytes(kv_dtype)
+
+
 def kv_bytes(
     model: Model,
     context: Any,
@@ -157,7 +167,7 @@ def kv_bytes(
     model : from :func:`~capplan.cards.model_card.load_model`
     context : tokens of the sequence; a number, an array or a symbol [tokens]
     kv_dtype : an element type (``bf16``, ``fp16``, ``fp32``, ``fp8``, ``int8``) means everything in that type, an
-        engine layout goes by its name (``fp8_ds_mla``); None is what the checkpoint declares
+        engine layout goes by its name (``fp8_ds_mla``, ``bf16_fp8_index``); None is what the checkpoint declares
     unified_pages : the engine gives sliding-window layers as many pages as full ones
     expand_mla : the engine stores latent attention expanded to full heads
     mtp : the multi-token-prediction layers run and hold a cache too
@@ -347,64 +357,3 @@ def kv_chain(
     from capplan.cards.kv_chain import build_kv_chain
 
     return build_kv_chain(model, context, kv_dtype, overrides)
-
-
-def attention_kinds(model: Model) -> Counter[Attention]:
-    """Layers by what they cache; how their weights are stored does not matter here."""
-    kinds: Counter[Attention] = Counter()
-    for group in model.layers:
-        if (attention := group.attention) is not None:
-            indexer = attention.indexer
-            if indexer is not None:
-                indexer = replace(indexer, matmuls=(), other_parameters=0)
-            plain = replace(attention, matmuls=(), other_parameters=0, norm_parameters=0, indexer=indexer)
-            kinds[plain] += group.count
-    return kinds
-
-
-def attention_summary(model: Model) -> str:
-    """The attention of a model in a few words: ``MLA 512+64``, ``GQA 8 x 128, 18 of 36 layers slide over 128``."""
-    kinds = attention_kinds(model)
-    names = dict.fromkeys(_name(kind) for kind in kinds)
-    notes = [f"{count} of {model.n_layers} layers {note}" for kind, count in kinds.items() for note in _notes(kind)]
-    recurrent = Counter(_RECURRENT[group.recurrence.kind] for group in _with_state(model) for _ in range(group.count))
-    notes += [f"{count} of {model.n_layers} layers {name}" for name, count in recurrent.items()]
-    return ", ".join([*names, *notes]) or "none"
-
-
-_RECURRENT = {
-    "lightning": "lightning attention",
-    "gated_delta": "gated delta rule",
-    "kimi_delta": "Kimi delta attention",
-    "mamba": "Mamba",
-    "mamba2": "Mamba-2",
-    "short_conv": "short convolution",
-}
-
-
-def _with_state(model: Model) -> list[Any]:
-    return [group for group in model.layers if group.recurrence is not None]
-
-
-def _notes(kind: Attention) -> list[str]:
-    notes = [f"slide over {kind.window:,}"] if kind.window is not None else []
-    if kind.compress_ratio:
-        notes.append(f"keep one entry per {kind.compress_ratio} tokens")
-    if kind.selected_tokens:
-        chosen = "" if kind.indexer is not None else " another chose"
-        notes.append(f"read {kind.selected_tokens:,} {'entries' if kind.compress_ratio else 'tokens'}{chosen}")
-    if not kind.stores_kv:
-        notes.append("read the cache of another")
-    return notes
-
-
-def _name(kind: Attention) -> str:
-    if kind.kind == "mla":
-        return f"MLA {kind.kv_lora_rank}+{kind.qk_rope_head_dim}"
-    if kind.kind == "compressed":
-        return f"compressed {kind.head_dim}"
-    if kind.kind == "cross":
-        return f"cross-attention {kind.n_kv_heads} x {kind.head_dim}"
-    shared = {kind.n_heads: "MHA", 1: "MQA"}.get(kind.n_kv_heads, "GQA")
-    widths = f"{kind.head_dim}" if kind.head_dim == kind.value_head_dim else f"{kind.head_dim}/{kind.value_head_dim}"
-    return f"{shared} {kind.n_kv_heads} x {widths}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from capplan.cards.kv import attention_kinds, kv_bytes, kv_element_bytes, layer_kv_bytes_per_token
+from capplan.cards.kv import kv_bytes, kv_width_bytes, layer_kv_bytes_per_token
+from capplan.cards.kv_summary import attention_kinds
 from capplan.cards.model import Attention, Model
 from capplan.cards.model_totals import check_context
 from capplan.formulas import kv_cache
@@ -61,7 +62,7 @@ def _formula(kind: Attention, n_layers: int, kv_dtype: str) -> tuple[Any, dict[s
     latent = {"kv_lora_rank": kind.kv_lora_rank, "qk_rope_head_dim": kind.qk_rope_head_dim}
     if kv_dtype == "fp8_ds_mla" and kind.kind == "mla":
         return kv_cache.mla_fp8_layout_bytes_per_token, {"n_layers": n_layers, **latent}
-    width = {"bytes_per_element": kv_element_bytes(kv_dtype)}
+    width = {"bytes_per_element": kv_width_bytes(kv_dtype)}
     if kind.kind == "mla":
         return kv_cache.mla_kv_bytes_per_token, {"n_layers": n_layers, **latent, **width}
     heads = {"n_kv_heads": kind.n_kv_heads, "head_dim": kind.head_dim, "value_head_dim": kind.value_head_dim}

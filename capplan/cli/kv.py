@@ -61,7 +61,8 @@ def _chain(name: str, length: float, kv_dtype: str | None) -> Chain:
 
 
 def _record(name: str, length: float, kv_dtype: str | None, policy: dict[str, bool]) -> dict[str, Any]:
-    from capplan.cards.kv import attention_summary, kv_bytes, kv_bytes_per_token
+    from capplan.cards.kv import kv_bytes, kv_bytes_per_token
+    from capplan.cards.kv_summary import attention_summary
     from capplan.cards.model_card import load_model
 
     model = load_model(name)

@@ -26,7 +26,7 @@ FORMULAS = {
 
 def model_record(model: Model) -> dict[str, Any]:
     """The numbers of a model as JSON carries them."""
-    from capplan.cards.kv import attention_summary
+    from capplan.cards.kv_summary import attention_summary
 
     contexts = [context for context in CONTEXTS if context <= model.max_context] or [model.max_context]
     dtypes = _cache_types(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from capplan.cards.hardware import Hardware
-from capplan.cards.kv import KV_ELEMENT_BYTES
+from capplan.cards.kv import kv_width_bytes
 from capplan.cards.model import Matmul, Model
 from capplan.serving.layout import Layout
 
@@ -42,7 +42,7 @@ def _idle_attention(model: Model, kv_dtype: str) -> Iterator[str]:
         yield from ("mla_floor_seconds", "mla_decode_flops", "mla_token_seconds")
     if "gqa" not in kinds:
         yield from ("attention_floor_seconds", "attention_token_seconds")
-    if KV_ELEMENT_BYTES.get(kv_dtype, 1) >= 2:
+    if kv_width_bytes(kv_dtype) >= 2:
         yield "attention_stream_bandwidth_fp8"
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from capplan.cards.engine import Engine
 from capplan.cards.hardware import Hardware
-from capplan.cards.kv import KV_ELEMENT_BYTES, layer_kv_bytes_per_token
+from capplan.cards.kv import kv_width_bytes, layer_kv_bytes_per_token
 from capplan.cards.model import Attention, FeedForward, LayerGroup, Matmul, Model
 from capplan.errors import InputError, UnsupportedModelError
 from capplan.formulas.attention_time import attention_flops_per_pair
@@ -230,7 +230,7 @@ class _Builder:
         heads = _heads(attention, self.layout.tp) * ways
         key = attention.kv_lora_rank + attention.qk_rope_head_dim if latent else attention.head_dim
         value = attention.kv_lora_rank if latent else attention.value_head_dim
-        suffix = "_fp8" if KV_ELEMENT_BYTES.get(self.kv_dtype, 1) < 2 else ""
+        suffix = "_fp8" if kv_width_bytes(self.kv_dtype) < 2 else ""
         context_flops = kernels.context_attention_flops * kernels.sustained_share
         return {
             "flops_per_pair": attention_flops_per_pair(heads, key, value),

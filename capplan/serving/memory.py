@@ -65,7 +65,8 @@ def memory(
     layout : of the instance
     engine : an engine card by name (``vllm``, ``vllm@0.11``, ``sglang``, ``tensorrt-llm``, ``none``) or loaded
     chain : named quantities with their overrides; a new one where none is given
-    weight_dtype, kv_dtype : None is the checkpoint's
+    weight_dtype, kv_dtype : None is the checkpoint's; where an indexer chooses latents the engine may store another
+        layout instead (``sparse_latent_kv`` of its card), and the budget says so
     mtp : draft tokens of multi-token prediction; above 0 its weights count
     unified_pages : the engine gives sliding-window layers as many pages as full ones
     expand_mla : the engine stores latent attention expanded to full heads
@@ -103,7 +104,8 @@ def memory(
     if not isinstance(engine, (str, Engine)):
         raise InputError(f"must be an engine card or its name, not {type(engine).__name__}", key="engine")
     loaded = engine if isinstance(engine, Engine) else load_engine(engine)
-    budget = _Rank(served, hardware, layout, loaded, inner, kv_dtype, drafts > 0, *switches).budget()
+    stored = _stored_kv_dtype(model, loaded, kv_dtype, expand_mla=expand_mla)
+    budget = _Rank(served, hardware, layout, loaded, inner, stored, drafts > 0, *switches).budget()
     if unused := sorted(overrides.keys() - inner.used_overrides):
         raise InputError(f"has no part in the memory of engine {loaded.name!r}", key=f"override.{unused[0]}")
     chain.links.update(inner.links)
@@ -118,6 +120,16 @@ def _with_overrides(chain: Chain, overrides: dict[str, Any]) -> Chain:
     return Chain({**chain.overrides, **values}, record=chain.record)
 
 
+def _stored_kv_dtype(model: Model, engine: Engine, kv_dtype: str | None, *, expand_mla: bool) -> str | None:
+    """What the engine stores the cache in: where an indexer chooses latents, its own layout for the type asked for."""
+    kinds = [group.attention for group in model.layers if group.attention is not None]
+    chosen = any(kind.indexer is not None for kind in kinds) and all(kind.kind == "mla" for kind in kinds)
+    asked = model.kv_dtype if kv_dtype is None else kv_dtype
+    if not chosen or expand_mla or not isinstance(asked, str):
+        return kv_dtype
+    return engine.sparse_latent_kv.get(asked, asked)
+
+
 @dataclass(frozen=True)
 class _Rank:
     """One evaluation of the budget: the inputs every step of the chain needs."""
@@ -128,6 +140,7 @@ class _Rank:
     engine: Engine
     chain: Chain
     kv_dtype: str | None
+    """As stored; None is the checkpoint's."""
     mtp: bool
     unified_pages: bool
     expand_mla: bool
@@ -309,7 +322,10 @@ class _Rank:
         """The version the numbers are for, and what nobody measured."""
         links = [link for name, link in self.chain.links.items() if link.assumed and name in _names()]
         assumed = tuple(f"{link.name} = {link.value:g} ({link.source})" for link in links)
-        return (f"engine {self.engine.name}, versions {self.engine.version}", *assumed)
+        told = [f"engine {self.engine.name}, versions {self.engine.version}"]
+        if self.kv_dtype in self.engine.sparse_latent_kv.values():
+            told.append(f"KV cache stored as {self.kv_dtype} ({self.engine.name}, sparse latent attention)")
+        return (*told, *assumed)
 
 
 @cache

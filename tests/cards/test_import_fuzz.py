@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from capplan.cards.huggingface import import_config
-from capplan.cards.kv import attention_summary, kv_bytes
+from capplan.cards.kv import kv_bytes
+from capplan.cards.kv_summary import attention_summary
 from capplan.cards.model_card import load_model
 from capplan.errors import InputError
 

@@ -7,7 +7,8 @@ import pytest
 
 from capplan.cards.hardware_card import load_hardware
 from capplan.cards.huggingface import card_from_file, import_config
-from capplan.cards.kv import attention_summary, kv_bytes, kv_bytes_per_rank, kv_bytes_per_token, kv_chain
+from capplan.cards.kv import kv_bytes, kv_bytes_per_rank, kv_bytes_per_token, kv_chain
+from capplan.cards.kv_summary import attention_summary
 from capplan.cards.model_card import card_json, load_model, model_from_card
 from capplan.errors import InputError, UnsupportedModelError
 from capplan.serving.layout import Layout

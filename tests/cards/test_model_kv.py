@@ -10,7 +10,8 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.cards.kv import attention_summary, kv_bytes, kv_bytes_per_rank, kv_bytes_per_token, kv_chain
+from capplan.cards.kv import kv_bytes, kv_bytes_per_rank, kv_bytes_per_token, kv_chain
+from capplan.cards.kv_summary import attention_summary
 from capplan.cards.model_card import load_model, model_from_card
 from capplan.cards.store import card_root
 from capplan.errors import InputError, UnknownNameError

@@ -294,3 +294,30 @@ def test_a_given_pool_needs_room_beside_the_weights():
     budget = memory(load_model("llama-3.1-70b"), load_hardware("h100"), Layout(), kv_pool_gib=30)
     assert not budget.fits
     assert budget.missing_bytes > 80 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("kv_dtype", "layout", "bytes_per_token"),
+    [
+        ("fp8", "fp8_ds_mla", 61 * (656 + 132)),
+        ("fp8_e4m3", "fp8_ds_mla", 61 * (656 + 132)),
+        ("fp8_ds_mla", "fp8_ds_mla", 61 * (656 + 132)),
+        ("bf16", "bf16_fp8_index", 61 * (1152 + 132)),
+        (None, "bf16_fp8_index", 61 * (1152 + 132)),
+    ],
+)
+def test_vllm_stores_sparse_latents_in_its_own_layouts(kv_dtype, layout, bytes_per_token):
+    """``DeepseekV32ForCausalLM.verify_and_update_config``: fp8 is fp8_ds_mla; index keys are 132 bytes in any case."""
+    budget = budget_of("deepseek-v3.2", "h200", Layout(tp=8), kv_dtype=kv_dtype)
+    assert budget.kv_bytes_per_token == bytes_per_token
+    assert f"KV cache stored as {layout} (vllm, sparse latent attention)" in budget.assumptions
+    if kv_dtype == "fp8":
+        assert budget.capacity_tokens == 977_184
+
+
+def test_other_latents_and_other_engines_keep_the_type_asked_for():
+    dense = budget_of("deepseek-r1", "h200", Layout(tp=8), kv_dtype="fp8")
+    assert dense.kv_bytes_per_token == 61 * 576
+    assert not any("stored as" in assumption for assumption in dense.assumptions)
+    assert budget_of("deepseek-v3.2", "h200", Layout(tp=8), "none").kv_bytes_per_token == 61 * 2 * (576 + 128)
+    assert kv_bytes_per_token(load_model("deepseek-v3.2"), "bf16") == 85_888
