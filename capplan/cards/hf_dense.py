@@ -122,6 +122,24 @@ def _cohere(fields: ConfigFields, window: int | None) -> CardPart:
     return {**attention, **whole_qk_norm(fields, attention)}
 
 
+def _cohere2_windows(fields: ConfigFields, n_layers: int) -> Windows:
+    """Fields of the first configs say once more what the class does: blocks side by side, gates, rotary positions."""
+    fields.must_be("use_parallel_block", True)
+    fields.must_be("use_gated_activation", True)
+    fields.must_be("position_embedding_type", "rope_gptj")
+    fields.must_be("order_of_interleaved_layers", "local_attn_first")
+    fields.must_be("use_embedding_sharing", fields.flag("tie_word_embeddings", True))
+    fields.ignore("use_parallel_embedding")
+    if fields.has("layer_switch") and fields.has("sliding_window_pattern"):
+        fields.must_be("layer_switch", fields.value("sliding_window_pattern"))
+    elif fields.has("layer_switch") and not fields.has("layer_types"):
+        return every(n_layers, fields.whole("layer_switch"), window_of(fields))
+    windows = _pattern_windows(fields, n_layers)
+    if fields.has("layer_switch") and windows != every(n_layers, fields.whole("layer_switch"), window_of(fields)):
+        raise fields.error("layer_switch", f"{fields.value('layer_switch')} differs from layer_types")
+    return windows
+
+
 def whole_qk_norm(fields: ConfigFields, attention: CardPart) -> CardPart:
     """Norms as wide as all query heads and as all key heads."""
     width = attention["head_dim"]["value"]
@@ -180,7 +198,10 @@ def _glm4(fields: ConfigFields, window: int | None) -> CardPart:
 
 def _hunyuan(fields: ConfigFields, window: int | None) -> CardPart:
     fields.must_be("use_cla", False)
-    fields.ignore("attention_head_dim", "cla_share_factor")
+    fields.must_be("add_classification_head", False)
+    fields.must_be("norm_type", "hf_rms", "rms", "rmsnorm")
+    # The sizes of a classification head that is not there, and of the vocabulary before it was padded.
+    fields.ignore("attention_head_dim", "cla_share_factor", "dense_list", "org_vocab_size")
     return flagged_gqa(fields, window, qk_norm=fields.flag("use_qk_norm", True))
 
 
@@ -253,7 +274,7 @@ DENSE_FAMILIES: dict[str, Family] = {
     ),
     "phi3": Family(("Phi3ForCausalLM",), dense_layers(_phi3, windows=windows_or_none), _PHI3),
     "cohere": Family(("CohereForCausalLM",), dense_layers(_cohere, norms=1), tied=True),
-    "cohere2": Family(("Cohere2ForCausalLM",), dense_layers(_cohere, windows=_pattern_windows, norms=1), tied=True),
+    "cohere2": Family(("Cohere2ForCausalLM",), dense_layers(_cohere, windows=_cohere2_windows, norms=1), tied=True),
     "olmo2": Family(("Olmo2ForCausalLM",), dense_layers(_olmo2)),
     "olmo3": Family(("Olmo3ForCausalLM",), dense_layers(_olmo2, windows=windows_or_none)),
     "exaone4": Family(("Exaone4ForCausalLM",), dense_layers(_exaone4, windows=_pattern_windows)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from capplan.cards.hf_dense import dense_layers
+from capplan.cards.hf_dense import dense_layers, whole_qk_norm
 from capplan.cards.hf_family import CardPart, Family, Layer, ModuleNames, gated
 from capplan.cards.hf_fields import ConfigFields
 from capplan.cards.hf_moe import mixture_layers
@@ -178,7 +178,7 @@ def _options(fields: ConfigFields, name: str) -> ConfigFields:
 def _falcon(fields: ConfigFields, n_layers: int) -> list[Layer]:
     """One KV head where ``multi_query`` is set, whatever ``num_kv_heads`` says, unless the decoder is the new one."""
     fields.must_be("bias", False)
-    fields.ignore("apply_residual_connection_post_layernorm", "alibi", "ffn_hidden_size")
+    fields.ignore("apply_residual_connection_post_layernorm", "alibi")
     new, parallel = fields.flag("new_decoder_architecture", False), fields.flag("parallel_attn", True)
     many, keys = fields.flag("multi_query", True), None
     if new:
@@ -188,8 +188,17 @@ def _falcon(fields: ConfigFields, n_layers: int) -> list[Layer]:
     fields.ignore("num_kv_heads", "num_ln_in_parallel_attn")
     two = (new and fields.data.get("num_ln_in_parallel_attn") != 1) or not parallel
     return _equal(
-        mha(fields, kv_heads=keys), ungated(fields, bias=False, width=wide(fields, "n_inner")), 2 + 2 * two, n_layers
+        mha(fields, kv_heads=keys), ungated(fields, bias=False, width=_falcon_width(fields)), 2 + 2 * two, n_layers
     )
+
+
+def _falcon_width(fields: ConfigFields) -> CardPart:
+    """``ffn_hidden_size``, else ``ff_factor`` (four) times the width of the model; both must agree."""
+    times = fields.whole("ff_factor", most=1000) if fields.has("ff_factor") else 4
+    width = wide(fields, "n_inner" if fields.has("n_inner") else "ffn_hidden_size", times)
+    if fields.has("ff_factor") and width["value"] != times * fields.whole("hidden_size"):
+        raise fields.error("ff_factor", f"{times} times hidden_size differs from the inner width {width['value']}")
+    return width
 
 
 def _phi(fields: ConfigFields, n_layers: int) -> list[Layer]:
@@ -201,9 +210,11 @@ def _phi(fields: ConfigFields, n_layers: int) -> list[Layer]:
 
 
 def _stablelm(fields: ConfigFields, n_layers: int) -> list[Layer]:
-    fields.must_be("qk_layernorm", False)
+    """Norms of queries and keys, where they are on, have weights of their own for every head and no bias."""
     parallel = fields.flag("use_parallel_residual", False)
     attention = gqa(fields, qkv_bias=fields.flag("use_qkv_bias", False))
+    if fields.flag("qk_layernorm", False):
+        attention = {**attention, **whole_qk_norm(fields, attention)}
     return _equal(attention, dense(fields), 4 - 2 * parallel, n_layers)
 
 

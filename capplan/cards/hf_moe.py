@@ -117,6 +117,17 @@ def _dots(fields: ConfigFields, window: int | None) -> CardPart:
     return flagged_gqa(fields, window, qk_norm=True)
 
 
+def _dots_windows(fields: ConfigFields, n_layers: int) -> Windows:
+    """As Qwen where the flag is written; the class itself has none and goes by ``sliding_window``."""
+    if fields.has("use_sliding_window"):
+        return qwen_windows(fields, n_layers)
+    if fields.has("layer_types") or not fields.has("sliding_window"):
+        fields.ignore("max_window_layers")
+        return windows_or_none(fields, n_layers)
+    first = fields.whole("max_window_layers", least=0)
+    return [None if layer < first else window_of(fields) for layer in range(n_layers)]
+
+
 def _deepseek(fields: ConfigFields, window: int | None) -> CardPart:
     return flagged_gqa(fields, window)
 
@@ -194,7 +205,7 @@ MOE_FAMILIES: dict[str, Family] = {
     "glm4_moe": Family(("Glm4MoeForCausalLM",), _GLM4_LAYERS, mtp=_GLM_MTP),
     "glm4v_moe_text": Family((), _GLM4_LAYERS, mtp=_GLM_MTP),
     "deepseek": Family(("DeepseekForCausalLM",), mixture_layers(_deepseek, deepseek_mixture, leading_dense)),
-    "dots1": Family(("Dots1ForCausalLM",), mixture_layers(_dots, deepseek_mixture, leading_dense, qwen_windows)),
+    "dots1": Family(("Dots1ForCausalLM",), mixture_layers(_dots, deepseek_mixture, leading_dense, _dots_windows)),
     "phimoe": Family(
         ("PhiMoEForCausalLM", "PhimoeForCausalLM"),
         mixture_layers(_phimoe, local_experts, windows=windows_or_none, norms=4),

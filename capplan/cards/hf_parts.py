@@ -28,7 +28,10 @@ def heads_of(fields: ConfigFields, *, kv_heads_default: bool = False) -> tuple[C
         return heads, kv_heads
     if "num_key_value_heads" not in fields.data and not kv_heads_default:
         raise fields.error("num_key_value_heads", "is missing, and a default would be a guess")
-    fields.ignore("num_key_value_heads")
+    if "num_key_value_heads" in fields.data:
+        fields.ignore("num_key_value_heads")
+    else:
+        fields.assume("num_key_value_heads", heads["value"])
     note = "no num_key_value_heads: as many as query heads"
     return heads, fields.number(heads["value"], "head", "num_attention_heads", note=note)
 
@@ -169,7 +172,11 @@ def qwen_windows(fields: ConfigFields, n_layers: int) -> list[int | None]:
     slides = fields.flag("use_sliding_window", False)
     if fields.has("layer_types"):
         fields.ignore("sliding_window", "max_window_layers")
-        return windows_by_type(fields, n_layers)
+        windows = windows_by_type(fields, n_layers)
+        if not slides and any(window is not None for window in windows):
+            problem = "false (or absent) rules out the sliding_attention that layer_types names; say which holds"
+            raise fields.error("use_sliding_window", problem)
+        return windows
     if not slides:
         fields.ignore("sliding_window", "max_window_layers", "layer_types")
         return [None] * n_layers
@@ -197,5 +204,7 @@ def sparse_steps(fields: ConfigFields, n_layers: int) -> list[bool]:
     only = fields.value("mlp_only_layers") or []
     if not isinstance(only, list) or not all(type(layer) is int for layer in only):
         raise fields.error("mlp_only_layers", "must be a list of layer numbers")
+    if any(not 0 <= layer < n_layers for layer in only):
+        raise fields.error("mlp_only_layers", f"must be layer numbers below {n_layers}")
     dense_layers = set(only)
     return [layer not in dense_layers and (layer + 1) % step == 0 for layer in range(n_layers)]

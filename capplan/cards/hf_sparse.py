@@ -164,6 +164,8 @@ def _llama4_sparse(fields: ConfigFields, n_layers: int) -> list[bool]:
         layers = fields.value("moe_layers")
         if not isinstance(layers, list) or not all(type(layer) is int for layer in layers):
             raise fields.error("moe_layers", "must be a list of layer numbers")
+        if any(not 0 <= layer < n_layers for layer in layers):
+            raise fields.error("moe_layers", f"must be layer numbers below {n_layers}")
         return [layer in set(layers) for layer in range(n_layers)]
     step = fields.whole("interleave_moe_layer_step", least=0)
     return [step > 0 and (layer + 1) % step == 0 for layer in range(n_layers)]

@@ -135,6 +135,7 @@ def _nemotron_mixture(fields: ConfigFields) -> CardPart:
 def _granite_layers(fields: ConfigFields, n_layers: int) -> list[Layer]:
     """Mamba-2 and attention layers, each with experts and a dense block that is always on, or with that block only."""
     fields.must_be("position_embedding_type", "nope", "rope")
+    fields.must_be("normalization_function", "rmsnorm")
     experts = fields.zero_or_count("num_local_experts", unit="expert")
     kinds = fields.words("layer_types", n_layers, ("mamba", "linear_attention", "attention", "full_attention"))
 

@@ -97,6 +97,9 @@ def test_a_harmless_field_is_listed_as_unread(field, value):
         (QWEN3, "head_dim", "absent", "head_dim: is missing"),
         (QWEN3_MOE, "num_experts_per_tok", 129, "num_experts_per_tok: 129 must be a whole number from 1 to 128"),
         (QWEN3_MOE, "mlp_only_layers", "all", "mlp_only_layers: must be a list of layer numbers"),
+        (QWEN3_MOE, "mlp_only_layers", [48], "mlp_only_layers: must be layer numbers below 48"),
+        (QWEN3_MOE, "mlp_only_layers", [-1], "mlp_only_layers: must be layer numbers below 48"),
+        (QWEN2, "layer_types", ["sliding_attention"] * 28, "use_sliding_window: false .* rules out the sliding_att"),
         (GPT_OSS, "layer_types", ["full_attention"], "layer_types: must name 24 layers, one each"),
         (GPT_OSS, "experts_per_token", 8, "num_experts_per_tok: 4 differs from experts_per_token 8"),
         (MISTRAL, "sliding_window", "absent", "sliding_window: is missing; write null for full attention"),
@@ -119,6 +122,12 @@ def test_explicit_head_width_is_not_hidden_size_over_heads():
 def test_missing_or_null_kv_heads_of_llama_mean_multi_head_attention():
     for value in ("absent", None):
         assert kv_bytes_per_token(import_config(config(LLAMA, num_key_value_heads=value))) == 4 * 131_072
+
+
+def test_what_the_class_of_llama_takes_where_a_field_is_absent_is_listed():
+    model = import_config(config(LLAMA, num_key_value_heads="absent", max_position_embeddings="absent"))
+    taken = model.provenance["fields_assumed"]
+    assert (taken["num_key_value_heads"], taken["max_position_embeddings"]) == ("32", "2048")
 
 
 def test_biases_of_llama_when_flagged():

@@ -146,6 +146,16 @@ def test_a_falcon_says_by_flags_how_many_heads_it_caches():
     assert kv_bytes_per_token(many) == 71 * 8_192
 
 
+def test_windows_of_dots_go_by_its_class():
+    """Its class has no ``use_sliding_window``: where that is absent, ``sliding_window`` and ``layer_types`` hold."""
+    data = config("reconstructed/rednote-hilab__dots.llm1.inst", sliding_window=4096, use_sliding_window="absent")
+    assert {group.attention.window for group in import_config(data | {"max_window_layers": 8}).layers} == {None, 4096}
+    types = ["full_attention", "sliding_attention"] * (data["num_hidden_layers"] // 2)
+    assert {group.attention.window for group in import_config(data | {"layer_types": types}).layers} == {None, 4096}
+    with pytest.raises(InputError, match="use_sliding_window: false"):
+        import_config(data | {"layer_types": types, "use_sliding_window": False})
+
+
 @pytest.mark.parametrize(
     ("name", "field", "value", "message"),
     [
@@ -180,6 +190,64 @@ def test_a_kind_that_is_not_modelled_is_refused(name, field, value, message):
 
 
 LLAMA = "meta-llama__Meta-Llama-3.1-8B"
+
+
+COHERE2 = {
+    "layer_switch": 4, "order_of_interleaved_layers": "local_attn_first", "position_embedding_type": "rope_gptj",
+    "use_embedding_sharing": True, "use_gated_activation": True, "use_parallel_block": True,
+    "use_parallel_embedding": True,
+}  # fmt: skip
+
+
+def test_fields_of_first_configs_say_what_the_class_does():
+    """As in c4ai-command-r7b-12-2024; the numbers are those of the class built from its defaults."""
+    data = CLASSES["cohere2"]["config"]
+    untyped = {key: value for key, value in data.items() if key != "layer_types"}
+    assert import_config(data | COHERE2).parameters_total == CLASSES["cohere2"]["parameters_total"]
+    for more in ({}, {"sliding_window_pattern": 4}):
+        assert import_config(untyped | COHERE2 | more).layers == import_config(data).layers
+    for field, value in [("use_parallel_block", False), ("use_embedding_sharing", False), ("layer_switch", 3)]:
+        with pytest.raises(InputError, match=field):
+            import_config(data | COHERE2 | {field: value})
+    with pytest.raises(InputError, match="layer_switch"):
+        import_config(untyped | COHERE2 | {"sliding_window_pattern": 2})
+
+
+def test_the_inner_width_of_falcon():
+    """Falcon2-11B: ``ff_factor`` 4."""
+    data = config("tiiuae__falcon-40b")
+    same = import_config(data).parameters_total
+    assert import_config(data | {"ff_factor": 4, "ffn_hidden_size": 32768}).parameters_total == same
+    wider = import_config(data | {"ff_factor": 5}).parameters_total
+    assert (
+        wider - same == 60 * 2 * 8192 * 8192 == import_config(data | {"ffn_hidden_size": 40960}).parameters_total - same
+    )
+    with pytest.raises(InputError, match="ff_factor: 4 times hidden_size differs from the inner width 40960"):
+        import_config(data | {"ff_factor": 4, "ffn_hidden_size": 40960})
+
+
+def test_norms_of_the_heads_of_stablelm():
+    """transformers StableLmLayerNormPerHead: one weight vector a head, no bias; StableLM-2-12B has them."""
+    data = config("stabilityai__stablelm-2-zephyr-1_6b")
+    more = import_config(data | {"qk_layernorm": True}).parameters_total - import_config(data).parameters_total
+    assert more == 24 * (32 + 32) * 64
+
+
+def test_fields_of_hunyuan_and_granite_that_change_nothing():
+    hunyuan = {
+        "model_type": "hunyuan_v1_dense", "architectures": ["HunYuanDenseV1ForCausalLM"], "vocab_size": 128167,
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 32768, "tie_word_embeddings": True,
+    }  # fmt: skip
+    more = {"add_classification_head": False, "dense_list": [4096, 0], "norm_type": "hf_rms", "org_vocab_size": 128167}
+    assert import_config(hunyuan | more).parameters_total == import_config(hunyuan).parameters_total
+    with pytest.raises(UnsupportedModelError, match="add_classification_head: True"):
+        import_config(hunyuan | {"add_classification_head": True})
+    granite = config("reconstructed/ibm-granite__granite-4.0-h-small")
+    same = import_config(granite).parameters_total
+    assert import_config(granite | {"normalization_function": "rmsnorm"}).parameters_total == same
+    with pytest.raises(UnsupportedModelError, match="normalization_function"):
+        import_config(granite | {"normalization_function": "layernorm"})
 
 
 def test_what_a_user_answers_for_is_taken_and_recorded():
