@@ -159,7 +159,7 @@ def batch_cap(problem: Problem, layout: Layout, budget: MemoryBudget, stationary
     if problem.scenario.serving.max_num_seqs is not None:
         return problem.scenario.serving.max_num_seqs
     safe = problem.kept("safe cap", layout, lambda: _safe_cap(problem, budget))
-    return max(safe, math.ceil(float(stationary.quantile(0.999))))
+    return max(1, safe, math.ceil(float(stationary.quantile(0.999))))
 
 
 def _safe_cap(problem: Problem, budget: MemoryBudget) -> int:

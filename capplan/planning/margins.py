@@ -10,7 +10,7 @@ from capplan.planning.deploy import all_checks, reload
 from capplan.planning.pools import Check, Pools
 from capplan.planning.problem import Problem
 
-TURNS = 6
+TURNS = 10
 STEPS = (1.25, 2.0, 4.0, 8.0)
 PRECISION = 1.01
 SLACK = 1.0

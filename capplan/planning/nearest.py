@@ -22,7 +22,7 @@ SLACK = 1.002
 Search = Callable[[Problem], "Outcome"]
 
 
-def nearest_feasible(problem: Problem, search: Search) -> dict[str, float]:
+def nearest_feasible(problem: Problem, search: Search, open_loop: bool = True) -> dict[str, float]:
     """Scenario keys with values that would make it feasible, one change at a time, in base units.
 
     ``max_gpus``: the GPUs the targets need as they are. Latency keys and ``kv_overflow``: what can be met with the
@@ -31,14 +31,14 @@ def nearest_feasible(problem: Problem, search: Search) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     section = problem.scenario.hardware
-    roomy = _with_gpus(problem, min(1_000_000, section.max_gpus * MORE_GPUS))
+    roomy = _with_gpus(problem, min(1_000_000, max(4096, section.max_gpus * MORE_GPUS)))
     outcome = search(roomy)
     if outcome.feasible and outcome.pools is not None:
         found["max_gpus"] = outcome.pools.gpus
     relaxed = _relaxed_targets(problem, search)
     if relaxed:
         return found | relaxed
-    rate = _sustainable_rate(problem, search)
+    rate = _sustainable_rate(problem, search) if open_loop else 0.0
     return found | ({"rate": rate} if rate > 0 else {})
 
 

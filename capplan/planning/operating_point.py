@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 BATCH_POINTS = 24
 MOST_BATCH = 4096.0
 TURNS = 3
+LEAST_INTERCEPT = 0.02
+"""Least share of the step time that the line keeps as its constant."""
 BARRIER_ROUTING = {
     "random": "random",
     "round-robin": "round-robin",
@@ -111,8 +113,12 @@ def _line(problem: Problem, layout: Layout, batch: float) -> tuple[float, float,
     a, e, c = linear_coefficients(
         problem.model, problem.hardware, layout, batch, problem.workload.mean_context, **_options(problem)
     )
+    # A curve that bends may leave the line no intercept; the laws need one, so it keeps a little of the step.
+    total = a + e * batch + c * batch * problem.workload.mean_context
+    least = LEAST_INTERCEPT * total
+    shrink = 1.0 if a >= least else (total - least) / (total - a)
     tokens = tokens_per_step(problem)
-    return a / tokens, e / tokens, c / tokens
+    return max(a, least) / tokens, e * shrink / tokens, c * shrink / tokens
 
 
 def _barrier_wait(problem: Problem, layout: Layout, line: tuple[float, float, float], rank_rate: float) -> float:

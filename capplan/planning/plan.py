@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capplan.errors import InputError
 from capplan.planning.deploy import Outcome, aggregated, aggregated_within, disaggregated, reload, view_of
@@ -34,6 +34,8 @@ class Plan:
     problem: Problem
     outcome: Outcome
     pools_at_rate: Pools | None
+    search: Callable[[Problem], Outcome] | None = None
+    """How a changed question is answered again, where that is no search at a given rate."""
 
     def __repr__(self) -> str:
         verdict = f"{self.gpus_total} GPUs" if self.feasible else "infeasible"
@@ -56,7 +58,9 @@ class Plan:
         """
         from capplan.planning.nearest import nearest_feasible
 
-        return {} if self.feasible else nearest_feasible(self.problem, _best_outcome)
+        if self.feasible:
+            return {}
+        return nearest_feasible(self.problem, self.search or _best_outcome, open_loop=self.search is None)
 
     @property
     def binding(self) -> Binding | None:
@@ -119,7 +123,7 @@ class Plan:
 
         if not self.feasible or self.outcome.pools is None:
             return None
-        return relaxation(self.problem, self.binding, self.outcome.pools.gpus, _best_outcome)
+        return relaxation(self.problem, self.binding, self.outcome.pools.gpus, self.search or _best_outcome)
 
     @cached_property
     def naive(self) -> NaiveAnswer | None:
@@ -235,50 +239,76 @@ def _rank(outcome: Outcome) -> tuple[int, float]:
     return 1, max((check.ratio for check in outcome.missed), default=math.inf)
 
 
-CLOSED_LOOP_TURNS = 12
+CLOSED_LOOP_TURNS = 9
 CLOSE_ENOUGH = 0.01
+ACCEPTED = 0.05
+"""How far the requests held in the plan found may be below those that were asked for."""
+LITTLE_LOAD = 1 / 256
 
 
 def _closed_loop(problem: Problem, in_flight: int) -> Plan:
-    """Pools for ``in flight / (1 - headroom)`` requests, looked at with as many as there are."""
+    """Pools for ``in_flight / (1 - headroom)`` requests, looked at with as many as there are."""
     wanted = in_flight / (1 - problem.scenario.serving.headroom)
-    answer = _sized_closed_loop(problem, wanted)
+
+    def search(asked: Problem) -> Outcome:
+        return _sized_closed_loop(asked, wanted).outcome
+
+    answer = replace(_sized_closed_loop(problem, wanted), search=search)
     pools = answer.outcome.pools
     if not answer.feasible or pools is None:
         return answer
     low, high = 0.0, answer.problem.rate
-    for _ in range(CLOSED_LOOP_TURNS):
+    for _ in range(CLOSED_LOOP_TURNS + 3):
         middle = (low + high) / 2
         loaded = reload(answer.problem, pools, middle)
         below = loaded is not None and middle * view_of(answer.problem, loaded).e2e.mean <= in_flight
         low, high = (middle, high) if below else (low, middle)
-    return Plan(replace(answer.problem, rate=low), answer.outcome, reload(answer.problem, pools, low))
+    nominal = low or high
+    looked_at = replace(answer.problem, rate=nominal)
+    return replace(answer, problem=looked_at, pools_at_rate=reload(answer.problem, pools, nominal))
 
 
 def _sized_closed_loop(problem: Problem, in_flight: float) -> Plan:
     """The rate that keeps so many requests in flight, rate * E2E = in flight, by bracketing; and its plan.
 
-    A rate that cannot be served counts as too high: fewer requests a second is what a closed loop then settles at.
+    A rate that cannot be served counts as too high. Where no rate that can be served holds so many, the answer is
+    the infeasible one.
     """
     limit = min((t for key, t in problem.targets.items() if key.startswith("tpot")), default=0.05)
     rate = in_flight / (problem.workload.mean_decode_steps * limit)
-    low: tuple[float, Plan] | None = None
-    high: tuple[float, Plan] | None = None
+    low, high = _tried(problem, rate * LITTLE_LOAD), _tried(problem, rate)
+    if not low.plan.feasible:
+        return high.plan
     for _ in range(CLOSED_LOOP_TURNS):
-        answer = _plan(replace(problem, rate=rate, sized_rate=rate))
-        held = rate * answer.view.e2e.mean if answer.feasible and answer.view is not None else math.inf
-        if abs(held / in_flight - 1) < CLOSE_ENOUGH:
-            return answer
-        low, high = (low, (rate, answer)) if held > in_flight else ((rate, answer), high)
-        rate = _next_rate(low, high, in_flight / held)
-    return (low or high or (rate, answer))[1]
+        if min(abs(low.held / in_flight - 1), abs(high.held / in_flight - 1)) < CLOSE_ENOUGH:
+            break
+        if high.held < in_flight:
+            low, high = high, _tried(problem, high.rate * min(4.0, 1.05 * in_flight / high.held))
+            continue
+        middle = _tried(problem, _between(low, high, in_flight))
+        low, high = (low, middle) if middle.held > in_flight else (middle, high)
+    if low.held >= (1 - ACCEPTED) * in_flight and abs(low.held - in_flight) < abs(high.held - in_flight):
+        return low.plan
+    return high.plan
 
 
-def _next_rate(low: tuple[float, Plan] | None, high: tuple[float, Plan] | None, wanted: float) -> float:
-    """Between the bracket, or towards the missing end of it."""
-    if low is not None and high is not None:
-        return math.sqrt(low[0] * high[0])
-    if low is not None:
-        return low[0] * min(4.0, max(1.1, wanted))
-    assert high is not None
-    return high[0] * max(0.25, min(0.9, wanted))
+class _Tried(NamedTuple):
+    """A rate, the requests it keeps in flight (infinite where it cannot be served), and its plan."""
+
+    rate: float
+    held: float
+    plan: Plan
+
+
+def _tried(problem: Problem, rate: float) -> _Tried:
+    answer = _plan(replace(problem, rate=rate, sized_rate=rate))
+    held = rate * answer.view.e2e.mean if answer.feasible and answer.view is not None else math.inf
+    return _Tried(rate, held, answer)
+
+
+def _between(low: _Tried, high: _Tried, in_flight: float) -> float:
+    """Interpolated in the logarithms where both hold a finite number, else the geometric middle."""
+    if not math.isfinite(high.held) or high.held <= low.held:
+        return math.sqrt(low.rate * high.rate)
+    share = math.log(in_flight / low.held) / math.log(high.held / low.held)
+    return float(low.rate * (high.rate / low.rate) ** min(0.95, max(0.05, share)))

@@ -118,6 +118,8 @@ def resolve(scenario: Scenario) -> Problem:
         raise InputError("every output is one token, so nothing decodes; see capplan prefill", key="workload.output")
     if scenario.serving.mtp and not model.mtp_layers:
         raise InputError(f"{model.name} has no layers that predict further tokens", key="serving.mtp")
+    if scenario.serving.skew != 1 and not model.is_mixture:
+        raise InputError(f"{model.name} has no experts", key="serving.skew")
     return Problem(
         scenario=scenario,
         model=model,

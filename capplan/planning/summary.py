@@ -10,8 +10,12 @@ from capplan.planning.decode_pool import DecodePool, capacity_tokens
 from capplan.planning.links import LinkLoad, decode_links, prefill_links
 from capplan.planning.prefill_pool import PrefillPool
 from capplan.planning.problem import Problem
+from capplan.quantities.chain import Chain
 from capplan.serving.layout import Layout
 from capplan.serving.pressure import kv_pressure
+
+SHOWN = frozenset({"preemptions_per_request", "recompute_per_token"})
+"""Quantities of KV pressure that a summary shows; overriding others of them changes nothing in a plan."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +78,13 @@ def decode_summary(
 ) -> PoolSummary:
     """Summary of a pool that decodes."""
     capacity = capacity_tokens(problem, pool.budget)
-    pressure = None
+    pressure, chain = None, Chain(problem.scenario.override)
     if capacity > 0:
         pressure = kv_pressure(
             problem.workload, capacity, request_rate=pool.rank_rate, step_time=pool.coefficients,
-            max_num_seqs=pool.cap, chain=problem.chain(),
+            max_num_seqs=pool.cap, chain=chain,
         )  # fmt: skip
+        problem.used.update(chain.used_overrides & SHOWN)
     return PoolSummary(
         role=role,
         instances=pool.instances,

@@ -314,3 +314,34 @@ def test_layout_of_one_pool_has_no_part_in_aggregated_mode():
     with pytest.raises(InputError, match="prefill_layout"):
         plan(SMALL, mode="aggregated", **{"serving.prefill_layout": {"tp": 2}})
     assert plan(SMALL, mode="auto", **{"serving.prefill_layout": {"tp": 2}}).pools[0].layout["tp"] == 2
+
+
+def test_a_closed_loop_that_cannot_be_held_is_infeasible():
+    loop = {
+        "model": "qwen3-32b",
+        "hardware": {"gpu": "h100"},
+        "workload": {"card": "fixed-1k-1k", "concurrency": 200},
+        "slo": {"tpot_p99": "15ms"},
+    }
+    few, enough = plan(loop, max_gpus=4), plan(loop)
+    assert not few.feasible
+    assert enough.feasible
+    assert enough.problem.rate * enough.view.e2e.mean == pytest.approx(200, rel=0.03)
+    assert few.nearest["max_gpus"] >= enough.gpus_total
+
+
+def test_a_pool_too_small_for_its_requests_is_an_answer():
+    answer = plan(SMALL, mode="disaggregated", **{"override.kv_capacity_tokens": 1000})
+    assert not answer.feasible
+    assert "longest request" in answer.to_text()
+
+
+def test_skew_needs_experts():
+    with pytest.raises(InputError, match="skew"):
+        plan(SMALL, skew=3.0)
+
+
+def test_an_override_that_moves_nothing_is_refused():
+    for name in ("kv_utilization", "kv_batch", "held_mean_tokens"):
+        with pytest.raises(InputError, match=name):
+            plan(SMALL, mode="disaggregated", **{f"override.{name}": 0.5})
