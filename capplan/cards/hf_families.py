@@ -14,7 +14,7 @@ from capplan.cards.hf_sparse import SPARSE_FAMILIES
 from capplan.cards.hf_state_space import STATE_SPACE_FAMILIES
 from capplan.cards.hf_uneven import UNEVEN_FAMILIES
 
-__all__ = ["FAMILIES", "OVERRULED", "RENAMED", "WRAPPED", "CardPart", "Family", "ModuleNames"]
+__all__ = ["FAMILIES", "GENERATORS", "OVERRULED", "RENAMED", "WRAPPED", "WRAPPERS", "CardPart", "Family", "ModuleNames"]
 
 FAMILIES: dict[str, Family] = {
     **DENSE_FAMILIES,
@@ -38,3 +38,18 @@ WRAPPED = {"llava": "llama", "mistral3": "mistral", "minimax_m3_vl": "minimax_m3
 
 OVERRULED = {"minimax_m3_vl": "minimax_m3"}
 """Wrappers whose text part carries the ``model_type`` of another family."""
+
+_WRAPPER_NAMES = """
+    aria aya_vision chameleon cohere2_vision deepseek_vl deepseek_vl_hybrid deepseek_vl_v2 emu3 fuyu gemma3 gemma3n
+    gemma4 glm4v glm4v_moe glm46v got_ocr2 idefics2 idefics3 instructblip internvl internvl_chat janus kimi_k25 kimi_k3
+    kimi_vl lfm2_vl llama4 llava llava_next llava_next_video llava_onevision minimax_m3_vl mistral3 mllama ovis2
+    paligemma phi4_multimodal pixtral qwen2_audio qwen2_vl qwen2_5_vl qwen3_5 qwen3_5_moe qwen3_vl qwen3_vl_moe smolvlm
+    step3p7 video_llava vipllava voxtral
+"""
+WRAPPERS = frozenset(_WRAPPER_NAMES.split())
+"""Multimodal configs whose text part is a whole model of its own family."""
+
+GENERATORS = (
+    "ForConditionalGeneration", "ForCausalLM", "ForMultimodalLM", "InternVLChatModel", "MultiModalityCausalLM",
+)  # fmt: skip
+"""Ends of the names of classes that generate text with that part."""

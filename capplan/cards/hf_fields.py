@@ -10,34 +10,41 @@ from capplan.errors import InputError, UnsupportedModelError
 _T = TypeVar("_T")
 
 _HARMLESS_NAMES = """
-    _attn_implementation _attn_implementation_autoset _name_or_path activation_fn_name activation_function
-    apply_query_key_layer_scaling architectures attention_dropout attention_multiplier attention_softmax_in_fp32
-    attn_implementation attn_logit_softcapping attn_scale attn_temperature_tuning auto_map aux_loss_alpha
-    bad_words_ids begin_suppress_tokens bias_dropout_fusion bos_token_id cache_implementation
-    calculate_per_token_loss classifier_dropout clip_qkv decoder_start_token_id dim_model_base diversity_penalty
-    do_sample early_stopping emb_dropout_prob embd_pdrop embedding_multiplier encoder_no_repeat_ngram_size
-    eos_token_id ep_size exponential_decay_length_penalty final_logit_softcapping finetuning_task floor_scale
-    for_llm_compressor forced_bos_token_id forced_eos_token_id fp32_residual_connection gegelu_limit hidden_act
-    hidden_activation hidden_dropout id2label init_std initial_context_length initializer_range input_jitter_noise
-    interpolate_factor is_causal is_decoder label2id layer_norm_eps layer_norm_epsilon layerdrop layernorm_epsilon
-    length_penalty logit_scale logits_scaling mamba_chunk_size mamba_hidden_act max_length min_length mlp_hidden_act
-    model_type moe_renormalize moe_router_activation_func moe_router_dtype mup_attn_multiplier
-    mup_embedding_multiplier mup_use_scaling mup_width_multiplier n_group no_repeat_ngram_size norm_before_gate
-    norm_eps norm_epsilon norm_topk_prob num_beam_groups num_beams num_expert_group num_logits_to_keep
-    num_return_sequences original_max_position_embeddings original_rope output_attentions output_gate_type
-    output_hidden_states output_router_logits output_scores pad_token_id partial_rotary_factor prefix pretraining_tp
-    problem_type query_pre_attn_scalar remove_invalid_values reorder_and_upcast_attn repetition_penalty
-    rescale_prenorm_residual resid_pdrop residual_in_fp32 residual_multiplier return_dict return_dict_in_generate
-    rms_norm_eps rope_freq_constant rope_interleave rope_local_base_freq rope_max_length rope_parameters
+    _attn_implementation _attn_implementation_autoset _commit_hash _diffusers_version _from_model_config
+    _name_or_path activation_fn_name activation_function apply_query_key_layer_scaling architectures
+    attention_dropout attention_multiplier attention_softmax_in_fp32 attn_implementation attn_logit_softcapping
+    attn_scale attn_temperature_tuning author auto_map aux_loss_alpha bad_words_ids base_model
+    base_model_name_or_path begin_suppress_tokens beta_fast beta_slow bias_dropout_fusion bos_token bos_token_id
+    cache_implementation calculate_per_token_loss chat_template classifier_dropout clip_qkv created_at
+    decoder_start_token_id description dim_model_base diversity_penalty do_sample early_stopping emb_dropout_prob
+    embd_pdrop embedding_multiplier encoder_no_repeat_ngram_size eod_token_id eos_token eos_token_id ep_size
+    exponential_decay_length_penalty final_logit_softcapping finetuning_task floor_scale for_llm_compressor
+    forced_bos_token_id forced_eos_token_id fp32_residual_connection gegelu_limit gradient_checkpointing hidden_act
+    hidden_activation hidden_dropout id2label im_end_id im_start_id init_std initial_context_length
+    initializer_factor initializer_gain initializer_range input_jitter_noise interpolate_factor is_causal is_decoder
+    is_training label2id language_model_only layer_norm_eps layer_norm_epsilon layerdrop layernorm_epsilon
+    length_penalty license license_link license_name logit_scale logits_scaling mamba_chunk_size mamba_hidden_act
+    max_length max_new_tokens max_time min_length mlp_hidden_act model_type moe_renormalize
+    moe_router_activation_func moe_router_dtype mup_attn_multiplier mup_base_width mup_embedding_multiplier
+    mup_use_scaling mup_width_multiplier n_group name no_repeat_ngram_size norm_before_gate norm_eps norm_epsilon
+    norm_topk_prob num_beam_groups num_beams num_expert_group num_logits_to_keep num_return_sequences
+    original_max_position_embeddings original_rope output_attentions output_gate_type output_hidden_states
+    output_router_logits output_scores pad_token pad_token_id padding_side partial_rotary_factor prefix
+    pretraining_tp problem_type processor_class query_pre_attn_scalar remove_invalid_values renormalize_logits
+    reorder_and_upcast_attn repetition_penalty rescale_prenorm_residual resid_pdrop residual_in_fp32
+    residual_multiplier return_dict return_dict_in_generate return_token_timestamps rms_norm_eps rope_ext_factor
+    rope_freq_constant rope_interleave rope_local_base_freq rope_max_length rope_parameters rope_percent
     rope_scaling rope_theta rope_type rotary_base rotary_dim rotary_emb_base rotary_pct routed_scaling_factor
     router_aux_loss_coef router_jitter_noise router_scaling_factor router_z_loss_coef
     scale_attention_softmax_in_fp32 scale_attn_by_inverse_layer_idx scale_attn_weights scale_depth scale_emb
-    scoring_func sep_token_id seq_aux summary_activation summary_first_dropout summary_proj_to_labels summary_type
-    summary_use_proj suppress_tokens swiglu_alpha swiglu_limit task_specific_params temperature tf_legacy_loss
-    time_step_floor time_step_init_scheme time_step_limit time_step_max time_step_min time_step_scale
-    tokenizer_class top_k top_p topk_group topk_method torchscript transformers_version typical_p unsloth_fixed
-    unsloth_version use_bfloat16 use_cache use_flash_attn use_grouped_topk use_mamba_kernels use_mrope
-    use_unified_vision_chunk z_loss_weight
+    scoring_func seed sep_token_id seq_aux summary_activation summary_first_dropout summary_proj_to_labels
+    summary_type summary_use_proj suppress_tokens swiglu_alpha swiglu_limit task_specific_params task_type
+    temperature tf_legacy_loss time_step_floor time_step_init_scheme time_step_limit time_step_max time_step_min
+    time_step_scale tokenizer_class tokenizer_config top_k top_p topk_group topk_method torch_compile torchscript
+    training_args transformers.js_config transformers_version trust_remote_code typical_p unk_token unk_token_id
+    unsloth_dynamic unsloth_fixed unsloth_version use_associative_scan use_bfloat16 use_cache use_flash_attn
+    use_grouped_topk use_mamba_kernels use_mrope use_reentrant use_return_dict use_unified_vision_chunk version yarn
+    z_loss_weight
 """
 HARMLESS = frozenset(_HARMLESS_NAMES.split())
 """Fields known to change neither what is stored, nor what is cached, nor what is computed by more than a hair."""
@@ -79,10 +86,18 @@ _EFFECTS: tuple[tuple[tuple[str, ...], str], ...] = (
 )  # fmt: skip
 
 
+_UNKNOWN_EFFECT = "what it would change is not known; --assume FIELD=VALUE answers for it"
+
+
 def effect_of(field: str) -> str | None:
     """What a field of that name may change, or None if nothing in the name speaks of it."""
     name = field.lower()
     return next((effect for words, effect in _EFFECTS if any(word in name for word in words)), None)
+
+
+def beside_text(name: str) -> bool:
+    """Whether a field of a multimodal config concerns other parts than the text model."""
+    return name.startswith(WRAPPER_HARMLESS) and "cross_att" not in name
 
 
 class ConfigFields:
@@ -98,11 +113,12 @@ class ConfigFields:
     def __init__(self, data: dict[str, Any], file: str, prefix: str = "") -> None:
         self.data, self.file, self.prefix = data, file, prefix
         self.read: set[str] = set()
+        self.asked: set[str] = set()
         self.ignored: set[str] = set()
         self.assumed: dict[str, str] = {}
         self.synonyms: Mapping[str, tuple[str, ...]] = {}
         self.defaults: Mapping[str, Any] = {}
-        self.beside: tuple[str, ...] = ()
+        self.beside = False
 
     def called(self, name: str) -> str:
         """What the config calls a field: its usual name, or the synonym of the family that is there."""
@@ -113,6 +129,7 @@ class ConfigFields:
     def value(self, name: str) -> Any:
         """The raw value, or None; the field counts as read."""
         name = self.called(name)
+        self.asked.add(name)
         if name in self.data:
             self.read.add(name)
             self.ignored.discard(name)
@@ -120,6 +137,7 @@ class ConfigFields:
 
     def has(self, name: str) -> bool:
         """Whether the field is there and not null."""
+        self.asked.add(self.called(name))
         return self.data.get(self.called(name)) is not None
 
     def whole(self, *names: str, least: int = 1, most: int = 10**7) -> int:
@@ -243,35 +261,38 @@ class ConfigFields:
         """An input error that names file and field."""
         return InputError(problem, key=self.prefix + self.called(name), file=self.file)
 
-    def unsupported(self, name: str, problem: str) -> UnsupportedModelError:
+    def unsupported(self, name: str, problem: str, effect: str = "") -> UnsupportedModelError:
         """A refusal that names file, field, value and effect."""
         name = self.called(name)
-        effect = effect_of(name) or "the result"
         shown = _shown(self.data.get(name))
-        return UnsupportedModelError(
-            f"{shown}: {problem}; it may change {effect}", key=self.prefix + name, file=self.file
-        )
+        effect = effect or f"it may change {effect_of(name) or 'the result'}"
+        return UnsupportedModelError(f"{shown}: {problem}; {effect}", key=self.prefix + name, file=self.file)
 
     def refuse_unknown(self) -> list[str]:
-        """The fields that were not read, all known or seen to be harmless.
+        """The fields that were not read, all known to be harmless or off.
 
         Raises
         ------
-        UnsupportedModelError : an unread field whose name or shape says that it could matter
+        UnsupportedModelError : an unread field that is not known to be harmless
         """
         unread = [name for name in self.data if name not in self.read]
         for name in unread:
-            if not name.startswith(self.beside or ("\0",)) and self._could_matter(name):
-                raise self.unsupported(name[:80], "this field is not understood")
+            if not self._beside(name) and self._could_matter(name):
+                effect = "" if effect_of(name) or name in HARMLESS_VALUES else _UNKNOWN_EFFECT
+                raise self.unsupported(name[:80], "this field is not understood", effect)
         return [self.prefix + name for name in unread]
 
+    def _beside(self, name: str) -> bool:
+        return bool(self.beside) and beside_text(name)
+
     def _could_matter(self, name: str) -> bool:
+        """Unknown fields matter, unless they are null, or off and nothing in their name speaks of an effect."""
         value = self.data[name]
         if value is None or name in HARMLESS or name.endswith(HARMLESS_ENDS):
             return False
         if name in HARMLESS_VALUES:
             return value not in HARMLESS_VALUES[name]
-        return bool(effect_of(name) or (isinstance(value, (dict, list)) and value))
+        return bool(effect_of(name) or value)
 
 
 def _shown(value: Any) -> str:

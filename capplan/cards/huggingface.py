@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from capplan.cards.hf_card import layer_card, layer_formats
-from capplan.cards.hf_families import FAMILIES, OVERRULED, RENAMED, WRAPPED, CardPart, Family
+from capplan.cards.hf_families import FAMILIES, GENERATORS, OVERRULED, RENAMED, WRAPPED, WRAPPERS, CardPart, Family
 from capplan.cards.hf_family import Layer
-from capplan.cards.hf_fields import WRAPPER_HARMLESS, ConfigFields
+from capplan.cards.hf_fields import ConfigFields, beside_text
 from capplan.cards.hf_quantization import Quantization, read_quantization
 from capplan.cards.model import Model
 from capplan.cards.model_card import card_json, model_from_card
@@ -31,6 +31,7 @@ TEXT_PARTS = ("text_config", "language_config", "llm_config")
 
 _SHARED = (
     "tie_word_embeddings", "quantization_config", "compression_config", "dtype", "torch_dtype", "expert_dtype",
+    "vocab_size",
 )  # fmt: skip
 """Fields a wrapper may give in place of its text model."""
 
@@ -97,12 +98,15 @@ def card_from_config(
     text = _text_fields(_assumed(data, given), file)
     fields = text.fields
     fields.read.update(name.removeprefix(fields.prefix) for name in given)
+    if text.part is not None:
+        _refuse_other_wrapper(data, fields, given)
     family = _family(fields, answered="model_type" in {key.rpartition(".")[2] for key in given})
     quantization = read_quantization(fields, side_car, str(Path(file).parent / SIDE_CAR))
     parts = _parts(fields, family, quantization)
     ignored = [fields.prefix + name for name in fields.ignored]
     unread = sorted({*fields.refuse_unknown(), *ignored, *_wrapper_unread(data, text, given)})
     _refuse_unmatched(fields, quantization)
+    _refuse_idle(data, text, given)
     provenance = {
         **origin,
         "file": Path(file).name,
@@ -126,9 +130,24 @@ def _assumed(data: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     }
     for key, value in given.items():
         part, _, inner = key.partition(".")
+        if (inner or key) in _SHARED and _part_of(changed) is not None:
+            changed.pop(inner or key, None)
         place = changed[part] if inner and isinstance(changed.get(part), dict) else _part_of(changed) or changed
         place[inner if inner and place is changed.get(part) else key] = value
     return changed
+
+
+def _refuse_idle(data: dict[str, Any], text: _Text, given: dict[str, Any]) -> None:
+    """An answer about a field that nothing reads is a slip of the pen, unless it answers for one that is there."""
+    fields, tables = text.fields, [table for table in (data, _part_of(data)) if table is not None]
+    for key, value in given.items():
+        name = key.rpartition(".")[2]
+        answers = any(name in table and value in (None, table[name]) for table in tables)
+        if answers or name in fields.asked or name in _SHARED:
+            continue
+        near = difflib.get_close_matches(name[:60], sorted(fields.asked), n=1, cutoff=0.5)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(f"has no effect on this model{meant}", key=f"--assume {key[:60]}", file=fields.file)
 
 
 def _part_of(data: dict[str, Any]) -> dict[str, Any] | None:
@@ -190,11 +209,26 @@ def _text_fields(data: dict[str, Any], file: str) -> _Text:
     return _Text(ConfigFields(merged, file, f"{part}."), part)
 
 
+def _refuse_other_wrapper(data: dict[str, Any], text: ConfigFields, given: dict[str, Any]) -> None:
+    """A wrapper of a class that does not generate text is refused; of one that is not known, a note says so."""
+    outer = ConfigFields(data, text.file)
+    names = data.get("architectures") or []
+    for name in names if isinstance(names, list) else [names]:
+        if not str(name).endswith(GENERATORS) and "architectures" not in given:
+            raise outer.unsupported("architectures", f"{str(name)[:60]!r} is no class known to wrap a text model")
+    wrapper = data.get("model_type")
+    if not isinstance(wrapper, str) or wrapper not in WRAPPERS:
+        shown = f"the wrapper {str(wrapper)[:60]!r} is not known" if wrapper else "the wrapper does not say what it is"
+        text.assumed[f"{text.prefix}model_type"] = (
+            f"{text.data['model_type']}: the text part alone is modelled; {shown}"
+        )
+
+
 def _flat_fields(data: dict[str, Any], file: str) -> ConfigFields:
     """A config whose text fields sit beside those of other parts, as early vision models had them."""
     fields = ConfigFields(data, file)
     if isinstance(data.get("vision_config"), dict):
-        fields.beside = WRAPPER_HARMLESS
+        fields.beside = True
     return fields
 
 
@@ -202,9 +236,9 @@ def _wrapper_unread(data: dict[str, Any], text: _Text, given: dict[str, Any]) ->
     """Fields of a multimodal wrapper that do not concern its text model; refuses one that might."""
     if text.part is None:
         return []
-    outer = ConfigFields({k: v for k, v in data.items() if not k.startswith(WRAPPER_HARMLESS)}, text.fields.file)
+    outer = ConfigFields({k: v for k, v in data.items() if not beside_text(k)}, text.fields.file)
     same = [name for name, value in data.items() if name in text.fields.data and text.fields.data[name] == value]
-    outer.ignore(text.part, *_SHARED, "vocab_size", *given, *same)
+    outer.ignore(text.part, *_SHARED, *given, *same)
     outer.refuse_unknown()
     return sorted(set(data) - {text.part, *_SHARED})
 

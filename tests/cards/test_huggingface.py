@@ -51,7 +51,6 @@ def test_a_family_that_is_not_modelled_is_refused_by_name(changes, shown):
         (LLAMA, "n_positions_per_block", 8),
         (LLAMA, "is_encoder_decoder", True),
         (LLAMA, "pruned_heads", {"1": [2]}),
-        (LLAMA, "anything", {"nested": 1}),
         (QWEN2, "dual_chunk_attention_config", {"chunk_size": 262144}),
         (QWEN3_MOE, "shared_expert_intermediate_size", 512),
         (QWEN3_MOE, "use_sliding_window", True),
@@ -67,9 +66,54 @@ def test_a_field_that_could_matter_stops_the_import(name, field, value):
     assert "\n" not in str(caught.value)
 
 
+UNKNOWN = {
+    "yoco": True, "use_yoco": True, "hyper_connections": 4, "mhc": True, "universal_transformer": True, "repeat": 2,
+    "recycle": 3, "early_exit": True, "bitnet": True, "ternary": True, "engram": {"slots": 4}, "memory_slots": 64,
+    "tokens_memory": 1024, "weight_sharing": "all", "anything": {"nested": 1}, "my_note": "hello",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", UNKNOWN)
+def test_a_field_that_nobody_knows_stops_the_import_until_a_user_answers_for_it(field):
+    data = config(LLAMA, **{field: UNKNOWN[field]})
+    with pytest.raises(UnsupportedModelError, match=rf"^my\.json: {field}: .*this field is not understood; "):
+        import_config(data, file="my.json")
+    model = import_config(data, assume={field: UNKNOWN[field]})
+    assert model.parameters_total == 8_030_261_248
+    assert field in model.provenance["assumed"]
+
+
+def test_what_an_unknown_field_would_change_is_not_known():
+    with pytest.raises(UnsupportedModelError) as caught:
+        import_config(config(LLAMA, yoco=True))
+    assert str(caught.value).endswith(
+        "yoco: True: this field is not understood; what it would change is not known; "
+        "--assume FIELD=VALUE answers for it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "meant"),
+    [
+        ("num_kv_heads", 4, "num_key_value_heads"),
+        ("text_config.hiden_size", 4, "hidden_size"),
+        ("head_dimm", 64, "head_dim"),
+    ],
+)
+def test_an_assumption_that_nothing_reads_is_refused(field, value, meant):
+    with pytest.raises(InputError, match=rf"--assume {field}: has no effect on this model; did you mean {meant}\?"):
+        import_config(config(LLAMA), assume={field: value})
+
+
+def test_an_assumption_that_differs_from_a_field_nobody_reads_is_refused():
+    with pytest.raises(InputError, match="--assume rope_theta: has no effect on this model"):
+        import_config(config(LLAMA), assume={"rope_theta": 1.0})
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("transformers_version", "9"), ("rope_theta", 1.0), ("my_note", "hello"), ("attention_window", None),
+    [("transformers_version", "9"), ("rope_theta", 1.0), ("attention_window", None), ("license", "mit"),
+     ("my_switch", False), ("repeat", 0),
      ("is_encoder_decoder", False), ("pruned_heads", {}), ("unsloth_fixed", True)],
 )  # fmt: skip
 def test_a_harmless_field_is_listed_as_unread(field, value):
@@ -183,7 +227,12 @@ def test_a_config_written_by_transformers_lacks_the_mixture_step():
 
 def wrapped(name, outer=(), inner=()):
     text = config(name, **dict(inner))
-    return {"model_type": "any_vl", "architectures": ["AnyVL"], "text_config": text, **dict(outer)}
+    return {
+        "model_type": "any_vl",
+        "architectures": ["AnyVLForConditionalGeneration"],
+        "text_config": text,
+        **dict(outer),
+    }
 
 
 def test_the_text_part_of_a_wrapper():
@@ -207,6 +256,37 @@ def test_a_wrapper_may_say_how_the_text_part_is_tied_and_stored():
 def test_a_wrapper_with_a_field_that_could_matter_is_refused():
     with pytest.raises(UnsupportedModelError, match="cross_attention_layers"):
         import_config(wrapped(LLAMA, {"cross_attention_layers": [3, 8]}))
+
+
+@pytest.mark.parametrize("architecture", ["LlavaForSequenceClassification", "BagelMoT", "AnyVL"])
+def test_a_wrapper_of_another_class_is_refused(architecture):
+    with pytest.raises(UnsupportedModelError, match=f"architectures: .*'{architecture}' is no class known to wrap"):
+        import_config(wrapped(LLAMA, {"architectures": [architecture]}))
+
+
+def test_a_wrapper_that_is_not_known_is_told():
+    taken = import_config(wrapped(LLAMA)).provenance["fields_assumed"]
+    assert taken["text_config.model_type"] == (
+        "llama: the text part alone is modelled; the wrapper 'any_vl' is not known"
+    )
+    assert (
+        "text_config.model_type"
+        not in import_config(wrapped(LLAMA, {"model_type": "llava"})).provenance["fields_assumed"]
+    )
+
+
+@pytest.mark.parametrize("part", ["outer", "inner"])
+def test_layers_of_a_wrapper_that_are_not_understood(part):
+    for name, value in [("vision_cross_attention_layers", [3, 8]), ("memory_num_layers", 4)]:
+        with pytest.raises(UnsupportedModelError, match=name):
+            import_config(wrapped(LLAMA, **{part: {name: value}}))
+
+
+def test_a_wrapper_with_another_vocabulary():
+    with pytest.raises(InputError, match="vocab_size: 128300 differs from the one in text_config"):
+        import_config(wrapped(LLAMA, {"vocab_size": 128300}))
+    assert import_config(wrapped(LLAMA, {"vocab_size": 128300}), assume={"vocab_size": 128300}).vocab_size == 128300
+    assert import_config(wrapped(LLAMA, {"vocab_size": 128256})).vocab_size == 128256
 
 
 def test_a_wrapper_that_leaves_the_text_part_to_class_defaults_says_which():
