@@ -7,6 +7,8 @@ from collections import Counter
 from capplan.cards.hf_family import CardPart, Family, Layer, Modules
 from capplan.cards.hf_fields import ConfigFields
 from capplan.cards.hf_quantization import Quantization
+from capplan.cards.hf_quantization_methods import MOST_IN_A_GROUP
+from capplan.cards.weight_formats import weight_format
 
 Formats = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
 """Part of a layer (``attention``, ``recurrence``, ``feed_forward``, ``shared``) to its matrices and their formats."""
@@ -37,7 +39,27 @@ def layer_formats(
         (part, _matrix_formats(fields, quantization, modules, number, experts))
         for part, (modules, experts) in parts.items()
     ]
+    _check_groups(fields, layer, dict(formats).get("feed_forward", ()))
     return (*formats, ("rest", (("", quantization.rest),)))
+
+
+def _check_groups(fields: ConfigFields, layer: Layer, matrices: tuple[tuple[str, str], ...]) -> None:
+    """Refuse a group of elements that does not divide the rows of the feed-forward matrices it scales."""
+    if (feed_forward := layer.feed_forward) is None:
+        return
+    rows = {"down": feed_forward["width"]["value"]}
+    if "latent_width" not in feed_forward:
+        rows |= dict.fromkeys(("gate_up", "up"), fields.whole("hidden_size"))
+    for matrix, form in matrices:
+        if matrix in rows and rows[matrix] % _group(form):
+            problem = f"groups of {_group(form)} do not divide the {rows[matrix]:,} inputs of {matrix} ({form})"
+            raise fields.error("quantization_config", problem)
+
+
+def _group(name: str) -> int:
+    """Elements of a row that share a scale; 1 in formats without groups."""
+    form = weight_format(name)
+    return form.block_inputs if form.block_outputs == 1 and 1 < form.block_inputs <= MOST_IN_A_GROUP else 1
 
 
 def _matrix_formats(

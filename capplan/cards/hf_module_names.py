@@ -20,6 +20,7 @@ _NEVER_CONVERTED = re.compile(
 _PREFIXES = ("model.", "language_model.", "text_model.", "backbone.", "transformer.")
 _EXPRESSION_PREFIXES = ("", "model.", "language_model.model.", "model.language_model.", "backbone.")
 _EXPERT = re.compile(r"(?<=experts\.)(\d{1,6})(?=\.|$)", re.ASCII)
+_LAYER = re.compile(r"layers\.(\d{1,6})(?=[.*]|$)", re.ASCII)
 _DEEPEST_GROUP = 4
 _MOST_CHOICES = 4
 """Groups, optional and repeated characters between two wildcards; more could take for ever to tell apart."""
@@ -76,6 +77,10 @@ class ModulePatterns:
         if name not in self.hits_of_any_layer:
             self.hits_of_any_layer[name] = _expression_hits(self.of_any_layer, module)
         return self.hits_of_any_layer[name]
+
+    def last_layer(self) -> int:
+        """The largest number of a layer that a name or a wildcard begins with; -1 where there is none."""
+        return max((int(match[1]) for name in self.names if (match := _LAYER.match(name))), default=-1)
 
     def unused(self) -> list[str]:
         """Names that met no module of the text model and name none that is never converted."""

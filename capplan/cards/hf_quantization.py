@@ -16,6 +16,12 @@ __all__ = ["ModulePatterns", "Quantization", "read_quantization"]
 _TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "bf16"}
 """Element types of a checkpoint; engines serve float32 checkpoints in 16 bits."""
 
+_PREDICTION_LAYERS = (
+    "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "mtp_num_layers", "num_mtp_modules",
+    "mtp_transformer_layers",
+)  # fmt: skip
+"""What configs call the multi-token-prediction layers, which checkpoints number after the last one."""
+
 _EXPERT_TYPES = {"fp8": None, "fp4": "mxfp4"}
 """``expert_dtype`` of DeepSeek-V4: what its routed experts are stored in; fp8 is what the rest is in."""
 
@@ -80,16 +86,16 @@ def read_quantization(fields: ConfigFields, side_car: dict[str, Any] | None, sid
     inner = _config_options(fields)
     beside = _side_car_options(side_car, side_car_file) if side_car is not None else None
     options = inner if inner is not None else beside
-    scheme = Scheme(None) if options is None else _scheme(options)
+    scheme = Scheme(None) if options is None else _fitting_scheme(fields, options)
     experts = _expert_type(fields, scheme)
-    kv_dtype = scheme.kv_dtype
+    agreed = None
     if inner is not None and beside is not None:
-        kv_dtype = kv_dtype or _agreeing_cache_type(inner, beside)
+        agreed = _agreeing_cache_type(fields, scheme, inner, beside)
     return Quantization(
         rest,
         scheme.quantized,
         scheme.experts_only,
-        kv_dtype,
+        scheme.kv_dtype or agreed,
         scheme.excluded,
         experts or scheme.experts,
         scheme.named,
@@ -123,7 +129,7 @@ def _config_options(fields: ConfigFields) -> ConfigFields | None:
 
 
 def _side_car_options(side_car: dict[str, Any], file: str) -> ConfigFields:
-    data = side_car.get("quantization")
+    data = side_car.get("quantization") if isinstance(side_car, dict) else None
     if not isinstance(data, dict):
         raise InputError("is missing or no table", key="quantization", file=file)
     return ConfigFields(data, file, "quantization.")
@@ -159,9 +165,49 @@ def _expert_type(fields: ConfigFields, scheme: Scheme) -> str | None:
     return _EXPERT_TYPES[name]
 
 
-def _agreeing_cache_type(inner: ConfigFields, beside: ConfigFields) -> str | None:
-    """The type of the cache from the side-car file, where the config names the same algorithm but no type."""
+def _fitting_scheme(fields: ConfigFields, options: ConfigFields) -> Scheme:
+    """What the options say, refused where it is not said of this model."""
+    scheme = _scheme(options)
+    _refuse_without_experts(fields, scheme, options)
+    _refuse_alien_layers(fields, options, scheme)
+    return scheme
+
+
+def _refuse_alien_layers(fields: ConfigFields, options: ConfigFields, scheme: Scheme) -> None:
+    """Refuse a config that names layers the model does not have: it was written for another one."""
+    n_layers = fields.data.get(fields.called("num_hidden_layers"))
+    predicting = [fields.data.get(name) for name in _PREDICTION_LAYERS]
+    most = sum(count for count in (n_layers, *predicting) if type(count) is int and count > 0)
+    patterns = (scheme.excluded, *(names for names, _ in scheme.named))
+    last = max((names.last_layer() for names in patterns if names is not None), default=-1)
+    if type(n_layers) is int and last >= most:
+        problem = f"names layer {last}, and the model has {most} (num_hidden_layers and prediction layers)"
+        raise InputError(problem, key=options.prefix.rstrip("."), file=options.file)
+
+
+def _refuse_without_experts(fields: ConfigFields, scheme: Scheme, options: ConfigFields) -> None:
+    counts = (value for name, value in fields.data.items() if "expert" in name)
+    if scheme.experts_only and not any(type(count) is int and count > 0 for count in counts):
+        raise options.unsupported("quant_method", "it stores routed experts only, and the config counts none")
+
+
+def _agreeing_cache_type(fields: ConfigFields, scheme: Scheme, inner: ConfigFields, beside: ConfigFields) -> str | None:
+    """The type of the cache the side-car file names; refuses one that says other things than the config."""
     algorithm, other = inner.data.get("quant_algo"), beside.data.get("quant_algo")
-    if algorithm is not None and other is not None and algorithm != other:
-        raise beside.error("quant_algo", f"{str(other)[:40]!r} differs from {str(algorithm)[:40]!r} in the config")
-    return cache_type(beside)
+    if algorithm is not None and other is not None:
+        _refuse_difference(beside, "quant_algo", other, algorithm)
+        if inner.has("group_size") and beside.has("group_size"):
+            _refuse_difference(beside, "group_size", beside.data["group_size"], inner.data["group_size"])
+    quantized = scheme.quantized if other is None else _fitting_scheme(fields, beside).quantized
+    if algorithm is None and quantized != scheme.quantized:
+        method = str(inner.data.get("quant_method"))[:40]
+        raise beside.error("quant_algo", f"{str(other)[:40]!r} differs from {method!r} in the config")
+    stored = cache_type(beside)
+    if stored is not None and scheme.kv_dtype is not None:
+        _refuse_difference(beside, "kv_cache_quant_algo", stored, scheme.kv_dtype)
+    return stored
+
+
+def _refuse_difference(beside: ConfigFields, name: str, given: Any, expected: Any) -> None:
+    if given != expected:
+        raise beside.error(name, f"{str(given)[:40]!r} differs from {str(expected)[:40]!r} in the config")

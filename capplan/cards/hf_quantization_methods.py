@@ -94,9 +94,9 @@ def mxfp4(options: ConfigFields) -> Scheme:
 
 def integer_groups(options: ConfigFields) -> Scheme:
     """Weight-only integers of AWQ, GPTQ and AutoRound; zero points are stored even where they are all alike."""
-    bits = 8 if options.value("bits") == 8 else 4
-    options.must_be("bits", bits)
-    options.must_be("w_bit", bits)
+    options.must_be("bits", 4, 8)
+    options.must_be("w_bit", 4, 8)
+    bits = options.whole("bits", "w_bit", most=8)
     options.must_be("lm_head", False)
     options.must_be("data_type", "int")
     options.must_be("packing_format", "auto_round:auto_gptq", "auto_round:auto_awq")
@@ -132,12 +132,26 @@ def _is_sixteen_bit(layer: Any) -> bool:
     return isinstance(layer, dict) and type(layer.get("bits")) is int and layer["bits"] >= 16
 
 
+_STORED_AS: dict[str, tuple[str, tuple[int, ...]] | None] = {
+    "pack-quantized": ("int", (4, 8)),
+    "int-quantized": ("int", (8,)),
+    "float-quantized": ("float", (8,)),
+    "nvfp4-pack-quantized": ("float", (4,)),
+    "mxfp4-pack-quantized": ("float", (4,)),
+    "mxfp8-quantized": ("float", (8,)),
+    "mixed-precision": None,
+}
+"""What a ``format`` stores in as many bits as its weights have (compressed-tensors, ``CompressionFormat``)."""
+
+
 def compressed_tensors(options: ConfigFields) -> Scheme:
     """One or several groups of layers, each with a format; the groups that name modules come first."""
     groups = options.value("config_groups")
     if not isinstance(groups, dict) or not groups or len(groups) > 100:
         raise options.unsupported("config_groups", "must be a table of groups of layers")
-    options.ignore("format", "quantization_status", "global_compression_ratio", "version")
+    options.must_be("format", *_STORED_AS)
+    options.must_be("quantization_status", "compressed")
+    options.ignore("global_compression_ratio", "version")
     for empty in ("sparsity_config", "transform_config"):
         options.must_be(empty, {})
     default, named = _groups(options, list(groups.values()))
@@ -174,6 +188,7 @@ def _compressed_format(options: ConfigFields, group: dict[str, Any]) -> str:
     if not isinstance(weights, dict):
         raise options.unsupported("config_groups", "a group without weights is not modelled")
     kind, bits, strategy, size = (weights.get(name) for name in ("type", "num_bits", "strategy", "group_size"))
+    _check_stored(options, group.get("format"), kind, bits)
     if (kind, bits) == ("float", 8) and strategy == "block":
         return _block_format(options, weights.get("block_structure"))
     if (kind, bits) == ("float", 8) and strategy in ("tensor", "channel", "group"):
@@ -184,6 +199,18 @@ def _compressed_format(options: ConfigFields, group: dict[str, Any]) -> str:
         return _compressed_integers(options, weights, inputs)
     shown = f"{str(kind)[:20]}, {str(bits)[:20]}, {str(strategy)[:20]}"
     raise options.unsupported("config_groups", f"weights of type, bits, strategy {shown} are not modelled")
+
+
+def _check_stored(options: ConfigFields, own: Any, kind: Any, bits: Any) -> None:
+    """Refuse a format that does not store such weights in their number of bits; a group may have one of its own."""
+    name = options.value("format") if own is None else own
+    if name is not None and (not isinstance(name, str) or name not in _STORED_AS):
+        known = ", ".join(_STORED_AS)
+        raise options.unsupported("config_groups", f"format {str(name)[:40]!r} is not modelled (known: {known})")
+    stored = None if name is None else _STORED_AS[name]
+    if stored is not None and (kind != stored[0] or bits not in stored[1]):
+        problem = f"format {name!r} does not store weights of type, bits {str(kind)[:20]}, {str(bits)[:20]}"
+        raise options.unsupported("config_groups", problem)
 
 
 def _float8_format(options: ConfigFields, strategy: str, size: Any) -> str:

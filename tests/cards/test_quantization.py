@@ -4,16 +4,22 @@ The configs are cut from repositories on the hub as ``aiconfigurator-core`` 0.12
 how a byte count comes about.
 """
 
+import json
+from pathlib import Path
+
 import pytest
 
 from capplan.cards.hf_fields import ConfigFields
 from capplan.cards.hf_module_names import ModulePatterns
 from capplan.cards.hf_quantization import read_quantization
+from capplan.cards.huggingface import import_config
 from capplan.cards.model import Matmul
 from capplan.cards.model_card import load_model
 from capplan.cards.model_totals import layer_matmuls
 from capplan.cards.weight_formats import FORMATS, weight_format
 from capplan.errors import InputError, UnknownNameError, UnsupportedModelError
+
+CONFIGS = Path(__file__).parents[1] / "truth" / "model_configs"
 
 
 def quantization(options=None, side_car=None, **fields):
@@ -160,6 +166,43 @@ def test_the_type_of_the_cache_may_be_in_the_side_car_alone():
 
 
 @pytest.mark.parametrize(
+    ("config", "side_car", "words"),
+    [
+        ({"quant_method": "fp8"}, {"quant_algo": "NVFP4"}, "quant_algo: 'NVFP4' differs from 'fp8' in the config"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, {"quant_algo": "FP8"}, "'FP8' differs from 'fp8'"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, {"quant_algo": "FP8"}, "'FP8' differs from 'awq'"),
+        (compressed(group(8, "float", "tensor")), {"quant_algo": "W8A16"}, "differs from 'compressed-tensors'"),
+        (
+            {"quant_algo": "W4A16_AWQ", "group_size": 128},
+            {"quant_algo": "W4A16_AWQ", "group_size": 64},
+            "group_size: '64' differs from '128' in the config",
+        ),
+        (
+            {"quant_algo": "FP8", "kv_cache_scheme": "FP8"},
+            {"quant_algo": "FP8", "kv_cache_quant_algo": "INT8"},
+            "kv_cache_quant_algo: 'int8' differs from 'fp8' in the config",
+        ),
+    ],
+)
+def test_a_side_car_that_contradicts_the_config_is_refused(config, side_car, words):
+    with pytest.raises(InputError) as caught:
+        quantization(config, side_car)
+    assert words in str(caught.value)
+    assert "hf_quant_config.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_side_car_that_says_the_same_in_other_words_is_taken():
+    assert quantization({"quant_method": "fp8"}, {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}).kv_dtype == "fp8"
+
+
+@pytest.mark.parametrize("side_car", [[], "x", 3, {}, {"quantization": []}])
+def test_a_side_car_that_is_none_is_refused(side_car):
+    with pytest.raises(InputError, match="is missing or no table"):
+        read_quantization(ConfigFields({"dtype": "bfloat16"}, "config.json"), side_car, "hf_quant_config.json")
+
+
+@pytest.mark.parametrize(
     ("options", "form"),
     [
         ({"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm", "zero_point": True}, "int4_g64"),
@@ -205,6 +248,21 @@ def test_rules_of_gptqmodel_leave_modules_out():
         (compressed(group(8, "float", "tensor"), group(8, "float", "channel")), "two groups over all linear layers"),
         (compressed(group(4, "float", "group", 64)), "float, 4, group are not modelled"),
         ({"quant_method": "fp8", "secret_rank": 4}, "secret_rank"),
+        ({"quant_method": "gptq", "group_size": 128}, "bits: is missing"),
+        ({"quant_method": "awq", "group_size": 128}, "bits: is missing"),
+        ({"quant_method": "awq", "bits": 3, "group_size": 128}, "only 4, 8 is modelled"),
+        ({"quant_method": "mxfp4"}, "routed experts only, and the config counts none"),
+        *[
+            (compressed(group(8, "float", "channel"), format=name), f"{name!r}: only")
+            for name in ("dense", "naive-quantized", "marlin-24", "fakequant", "sparse-24-bitmask")
+        ],
+        *[
+            (compressed(group(8, "float", "channel"), quantization_status=name), f"{name!r}: only 'compressed'")
+            for name in ("frozen", "calibration", "initialized")
+        ],
+        (compressed(group(4, "int", "channel"), format="int-quantized"), "does not store weights of type, bits int, 4"),
+        (compressed(group(8, "float", "channel"), format="pack-quantized"), "does not store weights"),
+        (compressed({**group(8, "float", "channel"), "format": "marlin-24"}), "format 'marlin-24' is not modelled"),
     ],
 )
 def test_what_is_not_modelled_is_refused_by_name(options, words):
@@ -336,3 +394,50 @@ def test_some_matrices_of_attention_are_quantised():
 )
 def test_bytes_of_whole_checkpoints(name, gigabytes):
     assert load_model(name).weight_bytes() / 1e9 == pytest.approx(gigabytes, rel=1e-3)
+
+
+FP8 = {"quant_method": "fp8", "modules_to_not_convert": ["lm_head", "model.layers.4.eh_proj"]}
+
+
+def test_layers_the_model_does_not_have_are_refused():
+    """A side-car of a deeper model; layer 4 of 4 is the first prediction layer."""
+    assert quantization(FP8, num_hidden_layers=4, num_nextn_predict_layers=1).quantized == "fp8"
+    side_car = {"quant_algo": "FP8", "exclude_modules": ["model.layers.3.mlp", "model.layers.79.self_attn*"]}
+    for config, beside, named in ((FP8, None, 4), (None, side_car, 79), ({"quant_method": "fp8"}, side_car, 79)):
+        with pytest.raises(InputError, match=f"names layer {named}, and the model has 4 ") as caught:
+            quantization(config, beside, num_hidden_layers=4)
+        assert caught.value.file == ("config.json" if beside is None else "hf_quant_config.json")
+
+
+def llama(**options):
+    text = (CONFIGS / "meta-llama__Meta-Llama-3.1-8B.json").read_text(encoding="utf-8")
+    return import_config({**json.loads(text), **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"intermediate_size": 10_944}, "groups of 128 do not divide the 10,944 inputs of down (int4)"),
+        ({"hidden_size": 4_160, "head_dim": 128}, "groups of 128 do not divide the 4,160 inputs of gate_up (int4)"),
+    ],
+)
+def test_groups_that_do_not_divide_the_rows_are_refused(options, words):
+    """DeepSeek-V2-Lite has 10,944: its AWQ checkpoints take groups of 64."""
+    with pytest.raises(InputError) as caught:
+        llama(**options, quantization_config={"quant_method": "awq", "bits": 4, "group_size": 128})
+    assert words in str(caught.value)
+
+
+def test_groups_count_only_where_a_matrix_is_quantised():
+    left_out = {"quant_method": "awq", "bits": 4, "group_size": 128, "modules_to_not_convert": ["mlp"]}
+    assert llama(intermediate_size=10_944, quantization_config=left_out).weight_bytes() > 0
+    assert llama(
+        intermediate_size=10_944, quantization_config={"quant_method": "awq", "bits": 4, "group_size": 64}
+    ).weight_bytes()
+
+
+@pytest.mark.parametrize("side_car", [[], "x"])
+def test_import_config_refuses_a_side_car_that_is_none(side_car):
+    text = (CONFIGS / "meta-llama__Meta-Llama-3.1-8B.json").read_text(encoding="utf-8")
+    with pytest.raises(InputError, match="quantization: is missing or no table"):
+        import_config(json.loads(text), side_car=side_car)
