@@ -185,8 +185,9 @@ def _falcon(fields: ConfigFields, n_layers: int) -> list[Layer]:
         keys = fields.count("num_kv_heads", unit="head", most=MOST_HEADS)
     elif many:
         keys = one_head(fields, "multi_query")
-    fields.ignore("num_kv_heads", "num_ln_in_parallel_attn")
-    two = (new and fields.data.get("num_ln_in_parallel_attn") != 1) or not parallel
+    fields.must_be("num_ln_in_parallel_attn", 1, 2)
+    two = (new and fields.value("num_ln_in_parallel_attn") != 1) or not parallel
+    fields.ignore("num_kv_heads")
     return _equal(
         mha(fields, kv_heads=keys), ungated(fields, bias=False, width=_falcon_width(fields)), 2 + 2 * two, n_layers
     )

@@ -226,6 +226,14 @@ def test_the_inner_width_of_falcon():
         import_config(data | {"ff_factor": 4, "ffn_hidden_size": 40960})
 
 
+def test_norms_of_falcon_side_by_side():
+    data = config("tiiuae__falcon-40b")
+    one = import_config(data, assume={"num_ln_in_parallel_attn": 1})
+    assert import_config(data).parameters_total - one.parameters_total == 60 * 2 * 8192
+    with pytest.raises(UnsupportedModelError, match="num_ln_in_parallel_attn: 3"):
+        import_config(data | {"num_ln_in_parallel_attn": 3})
+
+
 def test_norms_of_the_heads_of_stablelm():
     """transformers StableLmLayerNormPerHead: one weight vector a head, no bias; StableLM-2-12B has them."""
     data = config("stabilityai__stablelm-2-zephyr-1_6b")

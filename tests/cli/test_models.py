@@ -72,6 +72,7 @@ def test_an_undotted_name_means_the_text_part_of_a_wrapper(capplan, tmp_path):
         (["nowhere.head_dim=128"], "'nowhere' is no table"),
         (["vocab_size.x=1"], "'vocab_size' is no table"),
         (["model_type=bert"], "'bert' is not modelled"),
+        (["num_kv_heads=4"], "--assume num_kv_heads: has no effect on this model; did you mean num_key_value_heads?"),
     ],
 )
 def test_assumptions_that_are_refused(capplan, tmp_path, settings, message):
@@ -80,6 +81,14 @@ def test_assumptions_that_are_refused(capplan, tmp_path, settings, message):
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_wrapper_that_is_not_known_is_told(capplan, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "any_vl", "text_config": json.loads(LLAMA.read_text())}))
+    code, _, err = capplan("models", "import", path, "--output", tmp_path / "card.json")
+    assert code == 0
+    assert "llama: the text part alone is modelled; the wrapper 'any_vl' is not known" in err
 
 
 def test_help_says_what_an_assumption_is(capplan):
