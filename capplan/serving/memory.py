@@ -324,7 +324,7 @@ class _Rank:
         assumed = tuple(f"{link.name} = {link.value:g} ({link.source})" for link in links)
         told = [f"engine {self.engine.name}, versions {self.engine.version}"]
         if self.kv_dtype in self.engine.sparse_latent_kv.values():
-            told.append(f"KV cache stored as {self.kv_dtype} ({self.engine.name}, sparse latent attention)")
+            told.append(f"KV cache stored as {self.kv_dtype} (layout of {self.engine.name})")
         return (*told, *assumed)
 
 

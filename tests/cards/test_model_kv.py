@@ -215,3 +215,12 @@ def test_layers_of_several_windows_have_a_chain_too():
 )
 def test_attention_in_a_few_words(name, summary):
     assert attention_summary(load_model(name)) == summary
+
+
+def test_sixteen_bit_latents_beside_eight_bit_index_keys():
+    """61 layers of 576 elements in 2 bytes and an index key of 128 bytes with one fp32 scale."""
+    model = load_model("deepseek-v3.2")
+    assert kv_bytes_per_token(model, "bf16_fp8_index") == 61 * (2 * 576 + 128 + 4) == 78_324
+    assert kv_chain(model, 8192, "bf16_fp8_index").links["kv_bytes_per_sequence"].value == 8192 * 78_324
+    with pytest.raises(InputError, match="layout of latent attention"):
+        kv_bytes_per_token(load_model("llama-3.1-8b"), "bf16_fp8_index")

@@ -310,7 +310,7 @@ def test_vllm_stores_sparse_latents_in_its_own_layouts(kv_dtype, layout, bytes_p
     """``DeepseekV32ForCausalLM.verify_and_update_config``: fp8 is fp8_ds_mla; index keys are 132 bytes in any case."""
     budget = budget_of("deepseek-v3.2", "h200", Layout(tp=8), kv_dtype=kv_dtype)
     assert budget.kv_bytes_per_token == bytes_per_token
-    assert f"KV cache stored as {layout} (vllm, sparse latent attention)" in budget.assumptions
+    assert f"KV cache stored as {layout} (layout of vllm)" in budget.assumptions
     if kv_dtype == "fp8":
         assert budget.capacity_tokens == 977_184
 
