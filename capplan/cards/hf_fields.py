@@ -21,30 +21,28 @@ _HARMLESS_NAMES = """
     exponential_decay_length_penalty final_logit_softcapping finetuning_task floor_scale for_llm_compressor
     forced_bos_token_id forced_eos_token_id fp32_residual_connection gegelu_limit gradient_checkpointing hidden_act
     hidden_activation hidden_dropout id2label im_end_id im_start_id init_std initial_context_length
-    initializer_factor initializer_gain initializer_range input_jitter_noise interpolate_factor is_causal is_decoder
-    is_training label2id language_model_only layer_norm_eps layer_norm_epsilon layerdrop layernorm_epsilon
-    length_penalty license license_link license_name logit_scale logits_scaling mamba_chunk_size mamba_hidden_act
-    max_length max_new_tokens max_time min_length mlp_hidden_act model_type moe_renormalize
-    moe_router_activation_func moe_router_dtype mup_attn_multiplier mup_base_width mup_embedding_multiplier
-    mup_use_scaling mup_width_multiplier n_group name no_repeat_ngram_size norm_before_gate norm_eps norm_epsilon
-    norm_topk_prob num_beam_groups num_beams num_expert_group num_logits_to_keep num_return_sequences
-    original_max_position_embeddings original_rope output_attentions output_gate_type output_hidden_states
-    output_router_logits output_scores pad_token pad_token_id padding_side partial_rotary_factor prefix
-    pretraining_tp problem_type processor_class query_pre_attn_scalar remove_invalid_values renormalize_logits
-    reorder_and_upcast_attn repetition_penalty rescale_prenorm_residual resid_pdrop residual_in_fp32
-    residual_multiplier return_dict return_dict_in_generate return_token_timestamps rms_norm_eps rope_ext_factor
-    rope_freq_constant rope_interleave rope_local_base_freq rope_max_length rope_parameters rope_percent
-    rope_scaling rope_theta rope_type rotary_base rotary_dim rotary_emb_base rotary_pct routed_scaling_factor
-    router_aux_loss_coef router_jitter_noise router_scaling_factor router_z_loss_coef
-    scale_attention_softmax_in_fp32 scale_attn_by_inverse_layer_idx scale_attn_weights scale_depth scale_emb
-    scoring_func seed sep_token_id seq_aux summary_activation summary_first_dropout summary_proj_to_labels
-    summary_type summary_use_proj suppress_tokens swiglu_alpha swiglu_limit task_specific_params task_type
-    temperature tf_legacy_loss time_step_floor time_step_init_scheme time_step_limit time_step_max time_step_min
-    time_step_scale tokenizer_class tokenizer_config top_k top_p topk_group topk_method torch_compile torchscript
+    input_jitter_noise interpolate_factor is_causal is_decoder is_training label2id language_model_only
+    layer_norm_eps layer_norm_epsilon layerdrop layernorm_epsilon length_penalty license license_link license_name
+    logit_scale logits_scaling logits_soft_cap loss_type mamba_chunk_size mamba_hidden_act max_length max_new_tokens
+    max_time min_length mlp_hidden_act model_type moe_renormalize moe_router_activation_func moe_router_dtype
+    mup_attn_multiplier mup_base_width mup_embedding_multiplier mup_use_scaling mup_width_multiplier n_group name
+    no_repeat_ngram_size norm_before_gate norm_eps norm_epsilon norm_topk_prob num_beam_groups num_beams
+    num_expert_group num_logits_to_keep num_return_sequences original_max_position_embeddings original_rope
+    output_attentions output_gate_type output_hidden_states output_router_logits output_scores pad_token
+    pad_token_id padding_side partial_rotary_factor prefix pretraining_tp problem_type processor_class
+    query_pre_attn_scalar remove_invalid_values renormalize_logits reorder_and_upcast_attn repetition_penalty
+    rescale_prenorm_residual resid_pdrop residual_in_fp32 residual_multiplier return_dict return_dict_in_generate
+    return_token_timestamps rms_norm_eps rope_ext_factor rope_freq_constant rope_interleave rope_local_base_freq
+    rope_max_length rope_parameters rope_percent rope_scaling rope_theta rope_type rotary_base rotary_dim
+    rotary_emb_base rotary_pct routed_scaling_factor router_aux_loss_coef router_jitter_noise router_scaling_factor
+    router_z_loss_coef scale_attention_softmax_in_fp32 scale_attn_by_inverse_layer_idx scale_attn_weights
+    scale_depth scale_emb scoring_func seed sep_token_id seq_aux summary_activation summary_first_dropout
+    summary_proj_to_labels summary_type summary_use_proj suppress_tokens swiglu_alpha swiglu_limit
+    task_specific_params task_type temperature tf_legacy_loss time_step_floor time_step_init_scheme time_step_limit
+    time_step_max time_step_min time_step_scale top_k top_p topk_group topk_method torch_compile torchscript
     training_args transformers.js_config transformers_version trust_remote_code typical_p unk_token unk_token_id
-    unsloth_dynamic unsloth_fixed unsloth_version use_associative_scan use_bfloat16 use_cache use_flash_attn
-    use_grouped_topk use_mamba_kernels use_mrope use_reentrant use_return_dict use_unified_vision_chunk version yarn
-    z_loss_weight
+    use_associative_scan use_bfloat16 use_cache use_flash_attn use_grouped_topk use_mamba_kernels use_mrope
+    use_reentrant use_return_dict use_unified_vision_chunk version yarn z_loss_weight
 """
 HARMLESS = frozenset(_HARMLESS_NAMES.split())
 """Fields known to change neither what is stored, nor what is cached, nor what is computed by more than a hair."""
@@ -64,6 +62,9 @@ HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {
 
 HARMLESS_ENDS = ("_token_id", "_token_index", "_token_ids", "dropout", "dropout_prob", "_pdrop", "softcapping", "_std")
 """Ends of the names of such fields."""
+
+HARMLESS_STARTS = ("initializer_", "tokenizer_", "unsloth_")
+"""Beginnings of the names of such fields."""
 
 WRAPPER_HARMLESS = (
     "audio", "boi_", "candidate_resolutions", "eoi_", "global_view", "ignore_index", "image", "mm_", "multimodal_",
@@ -288,7 +289,7 @@ class ConfigFields:
     def _could_matter(self, name: str) -> bool:
         """Unknown fields matter, unless they are null, or off and nothing in their name speaks of an effect."""
         value = self.data[name]
-        if value is None or name in HARMLESS or name.endswith(HARMLESS_ENDS):
+        if value is None or name in HARMLESS or name.startswith(HARMLESS_STARTS) or name.endswith(HARMLESS_ENDS):
             return False
         if name in HARMLESS_VALUES:
             return value not in HARMLESS_VALUES[name]

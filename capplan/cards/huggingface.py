@@ -299,6 +299,8 @@ def _n_layers(text: ConfigFields) -> int:
 def _max_context(text: ConfigFields, family: Family) -> CardPart:
     names = [name for name in _CONTEXT if text.has(name)]
     if names:
+        # A further name is the length of a tokenizer or of training, which need not be that of the positions.
+        text.ignore(*names[1:])
         return text.count(names[0], unit="token", most=10**9)
     default = family.defaults.get("max_position_embeddings")
     if default is None:

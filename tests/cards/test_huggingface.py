@@ -113,6 +113,8 @@ def test_an_assumption_that_differs_from_a_field_nobody_reads_is_refused():
 @pytest.mark.parametrize(
     ("field", "value"),
     [("transformers_version", "9"), ("rope_theta", 1.0), ("attention_window", None), ("license", "mit"),
+     ("loss_type", "ForCausalLM"),
+     ("tokenizer_padding_side", "left"), ("model_max_length", 4096), ("transformers.js_config", {"dtype": "q4"}),
      ("my_switch", False), ("repeat", 0),
      ("is_encoder_decoder", False), ("pruned_heads", {}), ("unsloth_fixed", True)],
 )  # fmt: skip
