@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Pool = TypeVar("Pool")
 SMALLER_TRIED = 4
+SIZES = (32, 128, 512, math.inf)
+"""GPUs of an instance up to which layouts are tried together."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +138,23 @@ def aggregated_search(problem: Problem, max_gpus: int, rate: float) -> Search[Ag
 
 def _searched(problem: Problem, search: Search[Pool], rate: float) -> Search[Pool]:
     """Try every layout, the most promising first: a cheap bound prunes what cannot win."""
-    fixed = decode_layout(problem)
-    tried = layouts(problem.model, problem.hardware, search.max_gpus, fixed)
-    bounds = [(fewest_instances(problem, layout, rate), layout) for layout in tried]
-    for fewest, layout in sorted(bounds, key=lambda pair: (pair[0] * pair[1].gpus, pair[1].tp)):
-        search.try_layout(layout, fewest)
+    tried = layouts(problem.model, problem.hardware, search.max_gpus, decode_layout(problem))
+    return _by_size(search, tried, lambda layout: fewest_instances(problem, layout, rate), lambda layout: layout.tp)
+
+
+def _by_size(
+    search: Search[Pool], tried: Iterable[Layout], bound: Callable[[Layout], float], second: Callable[[Layout], int]
+) -> Search[Pool]:
+    """Layouts in groups of rising size; a group larger than the best pool so far is not even bounded."""
+    left, bounds = sorted(tried, key=lambda layout: layout.gpus), []
+    for limit in SIZES:
+        group = [(bound(layout), layout) for layout in left if layout.gpus <= limit]
+        left = [layout for layout in left if layout.gpus > limit]
+        bounds += group
+        for fewest, layout in sorted(group, key=lambda pair: (pair[0] * pair[1].gpus, second(pair[1]))):
+            search.try_layout(layout, fewest)
+        if search.best is not None and search.best.gpus <= limit:
+            break
     search.try_smaller(bounds)
     return search
 
@@ -204,16 +218,14 @@ def prefill_search(problem: Problem, max_gpus: int, rate: float, decode: DecodeP
         pool = prefill_pool.evaluate(problem, layout, instances, rate)
         return None if pool is None else Trial(pool, pool.gpus, tuple(prefill_checks(problem, pool, decode)))
 
-    search = Search(evaluate, max_gpus)
-    bounds: list[tuple[float, Layout]] = []
-    for layout in layouts(problem.model, problem.hardware, max_gpus, prefill_layout(problem)):
-        if decode_pool.pool_memory(problem, layout).fits:
-            busy = rate * prefill_pool.prompt_cost(problem, layout).mean_share_seconds
-            bounds.append((max(1, math.ceil(busy / layout.dp + 1e-9)), layout))
-    for fewest, layout in sorted(bounds, key=lambda pair: (pair[0] * pair[1].gpus, pair[1].dp)):
-        search.try_layout(layout, fewest)
-    search.try_smaller(bounds)
-    return search
+    def bound(layout: Layout) -> float:
+        if not decode_pool.pool_memory(problem, layout).fits:
+            return math.inf
+        busy = rate * prefill_pool.prompt_cost(problem, layout).mean_share_seconds
+        return max(1, math.ceil(busy / layout.dp + 1e-9))
+
+    tried = layouts(problem.model, problem.hardware, max_gpus, prefill_layout(problem))
+    return _by_size(Search(evaluate, max_gpus), tried, bound, lambda layout: layout.dp)
 
 
 def prefill_checks(problem: Problem, pool: PrefillPool, decode: DecodePool) -> Iterator[Check]:
