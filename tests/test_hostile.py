@@ -64,7 +64,7 @@ def test_reading_is_bounded_and_says_why(tmp_path):
         read_text(tmp_path)
     with pytest.raises(InputError, match="No such file"):
         read_text(tmp_path / "missing.json")
-    with pytest.raises(InputError, match="null byte"):
+    with pytest.raises(InputError, match="null"):
         read_text(Path("a\0b"))
     (binary := tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="cannot be read"):

@@ -294,6 +294,8 @@ def _read(source: str | Path | Mapping[str, Any] | Scenario) -> dict[str, Any]:
         return _readable(source)
     if isinstance(source, Mapping):
         return dict(source)
+    if not isinstance(source, (str, Path)):
+        raise InputError(f"must be a path, a dictionary or a Scenario, not {type(source).__name__}", key="scenario")
     path = Path(source)
     if path.suffix.lower() == ".json":
         return read_json(path)

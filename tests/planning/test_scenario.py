@@ -157,3 +157,9 @@ def test_an_override_is_named_once():
     with pytest.raises(InputError) as caught:
         load_scenario({**MINIMAL, "override": {"kv_pool_gib": -1}})
     assert str(caught.value).count("kv_pool_gib") == 1
+
+
+@pytest.mark.parametrize("source", [None, 5, [], b"x", float("nan")])
+def test_what_is_no_scenario_is_refused(source):
+    with pytest.raises(InputError, match="must be a path"):
+        load_scenario(source)

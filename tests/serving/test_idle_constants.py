@@ -15,7 +15,8 @@ from capplan.serving.step import decode_step
 H800 = load_hardware("h800")
 CASES = [
     ("llama-3.1-8b", Layout(), "bf16"),
-    ("llama-3.1-8b", Layout(tp=16), "fp8"),
+    ("llama-3.1-8b", Layout(tp=16), "bf16"),
+    ("llama-3.1-8b", Layout(tp=2), "fp8"),
     ("gpt-oss-120b", Layout(tp=2), "bf16"),
     ("deepseek-v3", Layout(dp=32), "bf16"),
 ]
