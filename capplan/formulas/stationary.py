@@ -16,7 +16,7 @@ and of the third cumulant were chosen on event simulations; ``benchmarks/tails.p
 
 from __future__ import annotations
 
-from capplan.formulas._ops import Value, exp, sqrt
+from capplan.formulas._ops import Value, exp
 
 
 def marginal_step_seconds(e: Value, c: Value, mean_context: Value) -> Value:
@@ -261,7 +261,7 @@ def memory_of_arrival(steps: Value, relaxation: Value) -> Value:
     return (1 - exp(-y)) / y
 
 
-def tpot_mean_of_length(step_mean: Value, met: Value, own: Value, load: Value, memory: Value) -> Value:
+def tpot_mean_of_length(step_mean: Value, met_shift: Value, own: Value, feedback: Value, memory: Value) -> Value:
     r"""Mean TPOT of requests of one length.
 
     .. math:: E_sT + (E_{arr}T - E_sT)\,g + w_{own}\,(1 + f(1-g)),\quad f = x/(1-x)
@@ -269,16 +269,16 @@ def tpot_mean_of_length(step_mean: Value, met: Value, own: Value, load: Value, m
     Parameters
     ----------
     step_mean : E_s T [s]
-    met : step time met at arrival, E_arr T [s]
+    met_shift : step time met at arrival less the mean over steps, E_arr T - E_s T [s]
     own : the request's own step seconds, e + c(P + D/2) [s]
-    load : x [1]
+    feedback : f, 0 where the cap holds the batch [1]
     memory : g of :func:`memory_of_arrival` [1]
 
     Returns
     -------
     tpot_mean : [s]
     """
-    return step_mean + (met - step_mean) * memory + own * (1 + load / (1 - load) * (1 - memory))
+    return step_mean + met_shift * memory + own * (1 + feedback * (1 - memory))
 
 
 def reweighted_variance(variance: Value, third_cumulant: Value, shift: Value) -> Value:
@@ -353,8 +353,3 @@ def thinned_dispersion(dispersion: Value, instances: Value) -> Value:
 def dealt_dispersion(dispersion: Value, instances: Value) -> Value:
     r"""Index of dispersion of one instance's arrivals after round-robin, :math:`I/G` [1]."""
     return dispersion / instances
-
-
-def coefficient_of_variation(mean: Value, mean_square: Value) -> Value:
-    """Standard deviation over mean from the first two moments [1]."""
-    return sqrt(mean_square / mean**2 - 1)

@@ -285,11 +285,10 @@ class Stationary:
         m = self.moments
         use = nodes.steps > 0.0
         steps = nodes.steps[use]
-        y = np.maximum(steps / m.relaxation, 1e-6)
-        memory = (1 - np.exp(-y)) / y
+        memory = closed.memory_of_arrival(self._relaxations(steps), 1.0)
         met = self._reweighted(m.met_shift)
         own = m.e + m.c * (nodes.prompt_mean[use] + steps / 2) - m.replaced
-        mean = m.step_mean + m.met_shift * memory + own * (1 + m.feedback * (1 - memory))
+        mean = closed.tpot_mean_of_length(m.step_mean, m.met_shift, own, m.feedback, memory)
         return self._mixture(nodes, mean, met.variance, met.third)
 
     def _mixture(self, nodes: DecodeNodes, mean: Any, step_variance: float, step_third: float) -> PearsonMixture:
@@ -307,8 +306,12 @@ class Stationary:
         m = self.moments
         if m.spectrum is not None:
             return m.spectrum.averaged_variance(steps) / m.spectrum.step_variance
-        y = np.maximum(steps / m.relaxation, 1e-6)
-        return np.where(y > 1e-3, 2 * (y - 1 + np.exp(-y)) / y**2, 1 - y / 3)
+        y = self._relaxations(steps)
+        return np.where(y > 1e-3, closed.autocorrelation_shrink(y, 1.0), 1 - y / 3)
+
+    def _relaxations(self, steps: Any) -> Any:
+        """Decode steps in relaxation times of the batch."""
+        return np.maximum(steps / self.moments.relaxation, 1e-6)
 
     @cached_property
     def _decode_time(self) -> Law:
