@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from capplan.errors import InputError
+from capplan.quantities.tables import columns, markdown
 
 if TYPE_CHECKING:
     from capplan.quantities.chain import Chain
@@ -63,11 +64,11 @@ def emit(
     elif shape is Format.csv:
         _emit_csv(data)
     elif shape is Format.md:
-        typer.echo(_markdown(rows, header))
+        typer.echo(markdown(rows, header))
     elif sys.stdout.isatty():
         show_table(rows, header, sys.stdout)
     else:
-        typer.echo(_columns(rows, header))
+        typer.echo(columns(rows, header))
 
 
 def show_table(rows: Sequence[Sequence[str]], header: Sequence[str], stream: IO[str]) -> None:
@@ -137,16 +138,3 @@ def _inert(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
-
-
-def _columns(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
-    table = [header, *rows] if header else list(rows)
-    widths = [max(len(row[i]) for row in table if i < len(row)) for i in range(max(map(len, table)))]
-    return "\n".join("  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip() for row in table)
-
-
-def _markdown(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
-    width = max(map(len, [header, *rows]))
-    names = [*header, *[""] * (width - len(header))]
-    lines = [names, ["---"] * width, *[[*row, *[""] * (width - len(row))] for row in rows]]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.planning.pools import LATENCIES, Binding, Check
 from capplan.planning.scenario import LATENCY_KEYS
+from capplan.quantities.tables import columns, markdown
 from capplan.quantities.units import format_bytes, format_seconds, format_si
 
 if TYPE_CHECKING:
@@ -68,10 +69,6 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _check_dict(check: Check) -> dict[str, Any]:
-    return {"name": check.name, "value": check.value, "target": check.target}
-
-
 def _margins_dict(margins: Any) -> dict[str, Any]:
     return {
         "fails_at_request_rate_per_second": margins.rate.value,
@@ -89,12 +86,13 @@ Rows = list[list[str]]
 
 def plan_text(plan: Plan) -> str:
     """The answer for a person: verdict, pools, latencies, links, margins, assumptions."""
-    return "\n".join(line for item in _items(plan) for line in (_columns(item) if isinstance(item, list) else [item]))
+    return "\n".join(item if isinstance(item, str) else columns(item[1:], item[0]) for item in _items(plan))
 
 
 def plan_markdown(plan: Plan) -> str:
     """The same with Markdown tables."""
-    return "\n".join(line for item in _items(plan) for line in (_markdown(item) if isinstance(item, list) else [item]))
+    items = _items(plan)
+    return "\n".join(item if isinstance(item, str) else f"\n{markdown(item[1:], item[0])}\n" for item in items)
 
 
 def _items(plan: Plan) -> Iterator[str | Rows]:
@@ -270,16 +268,3 @@ def _notes(plan: Plan) -> Iterator[str | Rows]:
     yield ""
     yield f"sized for {plan.problem.sizing_rate:.4g} requests/s; rests on:"
     yield from (f"  {line}" for line in plan.assumptions)
-
-
-def _columns(rows: Rows) -> Iterator[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def _markdown(rows: Rows) -> Iterator[str]:
-    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
-    yield ""
-    yield from ("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-    yield ""

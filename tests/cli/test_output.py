@@ -2,7 +2,8 @@
 
 import io
 
-from capplan.cli.output import _columns, show_table
+from capplan.cli.output import show_table
+from capplan.quantities.tables import columns
 
 ROWS = [["deepseek-r1", "70,272"], ["[bold]x[/bold]", "1"]]
 
@@ -16,6 +17,6 @@ def test_a_terminal_gets_a_table_with_every_cell_as_it_is():
 
 
 def test_a_pipe_gets_plain_columns():
-    text = _columns(ROWS, ["model", "bytes"])
+    text = columns(ROWS, ["model", "bytes"])
     assert text.isascii()
     assert text.splitlines()[1].split() == ["deepseek-r1", "70,272"]
