@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from capplan.cards.hardware import Hardware
 from capplan.cards.model import Model
 from capplan.planning.scenario import LayoutSection
-from capplan.serving.layout import Layout
+from capplan.serving.layout import Layout, heads_divide
 
 TENSOR_SIZES = (1, 2, 4, 8, 16)
 DATA_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 18, 24, 32, 36, 48, 64, 72, 96, 128)
@@ -35,11 +35,7 @@ def _suits(model: Model, layout: Layout) -> bool:
     spread = layout.gpus if layout.dp > 1 else 1
     forwards = [group.feed_forward for group in model.layers if group.feed_forward is not None]
     enough = all(forward.n_experts >= spread for forward in forwards if forward.n_experts)
-    return enough and _divides(model, layout.tp)
-
-
-def _divides(model: Model, tp: int) -> bool:
-    return all(group.attention is None or group.attention.n_heads % tp == 0 for group in model.layers)
+    return enough and heads_divide(model, layout.tp)
 
 
 def _fills_nodes(gpus: int, per_node: int) -> bool:

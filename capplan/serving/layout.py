@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,11 @@ class Layout:
         return " ".join(parts)
 
 
+def heads_divide(model: Model, tp: int) -> bool:
+    """Whether a tensor parallelism divides the query heads of every layer."""
+    return not any(heads % tp for heads in _query_heads(model))
+
+
 def check_heads(model: Model, layout: Layout) -> None:
     """Refuse more pipeline stages than layers, and a tensor parallelism that does not divide the query heads.
 
@@ -77,11 +83,14 @@ def check_heads(model: Model, layout: Layout) -> None:
     """
     if layout.pp > model.n_layers:
         raise InputError(f"{layout.pp} stages for the {model.n_layers} layers of {model.name}", key="layout.pp")
-    for group in model.layers:
-        heads = group.attention.n_heads if group.attention is not None else 0
-        if heads and heads % layout.tp:
+    for heads in _query_heads(model):
+        if heads % layout.tp:
             sizes = ", ".join(str(size) for size in range(1, heads + 1) if heads % size == 0)
             raise InputError(f"{layout.tp} does not divide the {heads} attention heads; use {sizes}", key="layout.tp")
+
+
+def _query_heads(model: Model) -> Iterator[int]:
+    return (group.attention.n_heads for group in model.layers if group.attention is not None)
 
 
 def check_types(model: object, hardware: object, layout: object) -> None:
