@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from capplan.formulas.overflow import demand_quantile, overflow_probability, random_count_demand, safe_cap
 from capplan.planning.operating_point import linearised
+from capplan.planning.pool import Pool
 from capplan.planning.problem import Problem
 from capplan.quantities.chain import Chain
 from capplan.serving.layout import Layout
@@ -30,28 +31,15 @@ class KvUse:
 
 
 @dataclass(frozen=True, eq=False)
-class DecodePool:
+class DecodePool(Pool):
     """One decode pool under load: the state of one of its equal ranks."""
 
-    layout: Layout
-    instances: int
-    budget: MemoryBudget
     coefficients: tuple[float, float, float]
     """(a, e, c) of T = a + e N + c S of one rank, the wait for the slowest rank inside a."""
     stationary: Stationary
     rank_rate: float
     kv: KvUse
     cap: int
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of the pool."""
-        return self.instances * self.layout.gpus
-
-    @property
-    def ranks(self) -> int:
-        """Attention ranks of the pool."""
-        return self.instances * self.layout.dp
 
 
 def running_size_moments(workload: Workload) -> tuple[float, float, float]:

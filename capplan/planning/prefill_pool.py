@@ -13,9 +13,9 @@ from capplan.formulas.pools import kv_transfer_seconds
 from capplan.formulas.queueing_numeric import mgk_queue
 from capplan.planning.decode_pool import pool_memory
 from capplan.planning.latency import Array, Law, probability_grid
+from capplan.planning.pool import Pool
 from capplan.planning.problem import Problem
 from capplan.serving.layout import Layout
-from capplan.serving.memory import MemoryBudget
 from capplan.serving.prefill import prefill
 
 LEAST_PROMPT_TOKENS = 1.0
@@ -43,32 +43,15 @@ class PromptCost:
         """Mean time a prompt takes from a rank [s]."""
         return float(self.weights @ self.share_seconds)
 
-    def alone_quantile(self, p: float) -> float:
-        """Quantile of the time a prompt takes when nothing waits [s]."""
-        return float(np.interp(p, np.cumsum(self.weights) - self.weights / 2, self.alone_seconds))
-
 
 @dataclass(frozen=True, eq=False)
-class PrefillPool:
+class PrefillPool(Pool):
     """One prefill pool under load. ``ttft`` is queue, prefill and KV transfer; decode adds its own part."""
 
-    layout: Layout
-    instances: int
-    budget: MemoryBudget
     cost: PromptCost
     utilization: float
     wait_probability: float
     ttft: Law
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of the pool."""
-        return self.instances * self.layout.gpus
-
-    @property
-    def ranks(self) -> int:
-        """Attention ranks of the pool."""
-        return self.instances * self.layout.dp
 
 
 def prompt_grid(problem: Problem) -> tuple[Array, Array]:
