@@ -33,10 +33,6 @@ def _headed(fields: ConfigFields, window: int | None) -> CardPart:
     return flagged_gqa(fields, window, head_dim_required=True)
 
 
-def _headed_norm(fields: ConfigFields, window: int | None) -> CardPart:
-    return flagged_gqa(fields, window, head_dim_required=True, qk_norm=True)
-
-
 def _normed(fields: ConfigFields, window: int | None) -> CardPart:
     return flagged_gqa(fields, window, qk_norm=True)
 

@@ -41,9 +41,11 @@ def _simplifications(problem: Problem, pools: Pools | None) -> list[str]:
         lines.append("a prompt chunk of one rank delays all ranks of its instance (errs high)")
     if problem.scenario.workload.dispersion > 1:
         lines.append("bursts act on the prefill queue as on the decode batch (errs high for TTFT)")
-    horizon = None if pools is None else getattr(pools.decode.stationary, "dispersion_horizon_seconds", None)
-    if problem.scenario.workload.dispersion > 1 and horizon is not None:
-        lines.append(f"dispersion of the arrivals taken over windows of about {horizon:,.0f} s, 1.5 relaxation times")
+        if pools is not None:
+            horizon = pools.decode.stationary.dispersion_horizon_seconds
+            lines.append(
+                f"dispersion of the arrivals taken over windows of about {horizon:,.0f} s, 1.5 relaxation times"
+            )
     if problem.scenario.workload.concurrency is not None:
         lines.append("a closed loop is sized as Poisson arrivals of the rate it causes (errs high)")
     return lines

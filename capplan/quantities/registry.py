@@ -13,7 +13,7 @@ from capplan.quantities import units
 if TYPE_CHECKING:
     from capplan.quantities.quantity import Quantity
 
-_TOPICS = ("model", "memory", "step", "prefill", "tails", "pools", "pressure")
+_TOPICS = ("model", "memory", "step", "prefill", "tails", "pressure")
 
 
 @cache

@@ -1,7 +1,0 @@
-"""Named quantities of the pools topic."""
-
-from __future__ import annotations
-
-from capplan.quantities.quantity import Quantity
-
-QUANTITIES: tuple[Quantity, ...] = ()
