@@ -11,8 +11,8 @@ Rules, fixed before any prediction was compared with these rows:
    checkpoint labelled fp8, repeated results, and labels no GPU can reach with the rest of their file;
 2. the format of the weights is the label's, that of the KV cache fp8 where TensorRT-LLM runs per-tensor fp8 or
    fp4 weights (their checkpoints declare it), else the checkpoint's;
-3. a configuration is model, engine, GPU, formats and layout. Configurations of one model, engine, GPU and source are
-   ordered by a hash and dealt alternately to the train and the test half, and in turn to five folds, so that no
+3. a configuration is model, engine (in any version), GPU, formats and layout. Configurations of one model, engine, GPU
+   and load generator are ordered by a hash and dealt alternately to the train and the test half, and in turn to five folds, so that no
    configuration is on both sides;
 4. constants fitted on the train half: for each engine a layer overhead, a step gap, a time a sequence and a start-up
    of the all-reduce; for each engine and load generator three constants of the TTFT.
@@ -145,12 +145,12 @@ class Row:
     @property
     def stratum(self) -> tuple[str, ...]:
         """What both halves shall have something of."""
-        return self.model, self.engine, self.gpu, self.source
+        return self.model, self.engine, self.gpu, self.generator
 
     @property
     def configuration(self) -> tuple[object, ...]:
         """What is never on both sides of a split."""
-        return (*self.stratum, self.version, self.gemm, self.moe, self.tp, self.dp, self.moe_tp, self.moe_ep)
+        return (*self.stratum, self.gemm, self.moe, self.tp, self.dp, self.moe_tp, self.moe_ep)
 
 
 def read_rows() -> list[Row]:
