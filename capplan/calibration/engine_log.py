@@ -66,7 +66,7 @@ class EngineLog:
     max_num_batched_tokens: float | None
     max_num_seqs: float | None
     kv_dtype: str | None
-    """As the engine spells it; None where it is the checkpoint's."""
+    """As the engine spells it; ``auto`` is the checkpoint's."""
     tp: int | None
     pp: int | None
     dp: int | None
@@ -142,7 +142,8 @@ class EngineLog:
         return None if self.other_bytes is None else max(self.other_bytes, 0.0)
 
     def _graphs(self) -> float | None:
-        return self.graph_bytes_deducted if self.engine == "vllm" else self.graph_bytes
+        graphs = self.graph_bytes_deducted if self.engine == "vllm" else self.graph_bytes
+        return None if graphs is None else max(graphs, 0.0)
 
     def _pool(self, *, constant: bool) -> dict[str, float | None]:
         """The pool in bytes (in blocks where the user chose them or nothing else is said), and its tokens."""
@@ -190,6 +191,9 @@ def read_engine_log(path: str | Path) -> EngineLog:
         raise InputError(f"nothing in it is known; looked for {LOOKED_FOR}", file=file)
     index = max((at for at, run in enumerate(runs) if run.complete), default=len(runs) - 1)
     choice = choose(runs[index], lines)
+    if (number(choice.values, "weights_bytes") or 0.0) < 0:
+        line = choice.values["weights_bytes"].line
+        raise InputError("weights below zero: memory was freed meanwhile", file=file, key=f"line {line}")
     return _log(file, engine_of(runs[index], file), runs, index, choice)
 
 

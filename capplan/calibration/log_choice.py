@@ -23,6 +23,8 @@ _PER_RANK = frozenset({"kv_tokens", "max_concurrency"})
 """What the scheduler of vLLM prints for each rank in turn."""
 _EQUAL = 1e-3
 """Two prints of one number differ by less."""
+_WORTH_A_NOTE = 0.01
+"""Ranks that differ by less are told by the line that counts alone."""
 _DRAFT = re.compile("draft|eagle|mtp|nextn", re.IGNORECASE)
 
 
@@ -153,7 +155,7 @@ def _choose(name: str, told: list[Finding], choice: Choice, ranks: int) -> None:
         if twice and not (name in _PER_RANK or (not other.rank and ranks > 1)):
             first, second = sorted((twice, other), key=_line)
             choice.contradictions.append(_both(name, first, second, f"the {word} counts"))
-        else:
+        elif not _same(float(other.value), float(best.value), _WORTH_A_NOTE):
             choice.notes.append(f"ranks differ in {name}: the {word}, {_shown(name, best.value)} (line {best.line})")
 
 
@@ -166,10 +168,10 @@ def _both(name: str, one: Finding, other: Finding, rule: str) -> str:
     return f"the log contradicts itself in {name}: {values}; {rule}"
 
 
-def _same(one: float | str, other: float | str) -> bool:
+def _same(one: float | str, other: float | str, tolerance: float = _EQUAL) -> bool:
     if isinstance(one, str) or isinstance(other, str):
         return one == other
-    return abs(one - other) <= _EQUAL * max(abs(one), abs(other))
+    return abs(one - other) <= tolerance * max(abs(one), abs(other))
 
 
 def _shown(name: str, value: float | str) -> str:

@@ -102,7 +102,7 @@ def kv_dtype_of(log: EngineLog, engine: Engine) -> str | None:
     ------
     InputError : a type nobody here knows
     """
-    if log.kv_dtype is None:
+    if log.kv_dtype in (None, "auto"):
         return None
     spelled = {theirs: ours for ours, theirs in engine.kv_dtypes.items() if theirs != "auto"}
     name = spelled.get(log.kv_dtype) or _KV_SPELLINGS.get(log.kv_dtype, log.kv_dtype)
@@ -130,7 +130,12 @@ def conflicts(
     -------
     warnings : one line each, naming the log's line
     """
-    return [*_other_model(log, model), *_other_layout(log, layout), *_other_numbers(log, hardware, kv_dtype, given)]
+    return [
+        *_other_model(log, model),
+        *_other_layout(log, layout),
+        *_other_cache(log, model, kv_dtype),
+        *_other_numbers(log, hardware, given),
+    ]
 
 
 def _other_model(log: EngineLog, model: Model) -> Iterator[str]:
@@ -155,11 +160,16 @@ def _other_layout(log: EngineLog, layout: Layout) -> Iterator[str]:
         yield f"line {log.lines['gpus']}: the log says {log.gpus} GPUs, the command line {layout.gpus}"
 
 
-def _other_numbers(
-    log: EngineLog, hardware: Hardware, kv_dtype: str | None, given: Mapping[str, float]
-) -> Iterator[str]:
-    if kv_dtype is not None and log.kv_dtype is not None and _plain_dtype(log.kv_dtype) != _plain_dtype(kv_dtype):
-        yield f"line {log.lines['kv_dtype']}: the log says KV cache in {log.kv_dtype}, the command line {kv_dtype}"
+def _other_cache(log: EngineLog, model: Model, kv_dtype: str | None) -> Iterator[str]:
+    if log.kv_dtype is None or kv_dtype is None:
+        return
+    logged = model.kv_dtype if log.kv_dtype == "auto" else log.kv_dtype
+    if _plain_dtype(logged) != _plain_dtype(kv_dtype):
+        told = f"auto ({logged})" if log.kv_dtype == "auto" else logged
+        yield f"line {log.lines['kv_dtype']}: the log says KV cache in {told}, the command line {kv_dtype}"
+
+
+def _other_numbers(log: EngineLog, hardware: Hardware, given: Mapping[str, float]) -> Iterator[str]:
     if log.hbm_bytes is not None and abs(log.hbm_bytes / hardware.hbm_bytes - 1.0) > _SAME_MEMORY:
         sizes = f"{format_bytes(log.hbm_bytes)}, {hardware.name} has {format_bytes(hardware.hbm_bytes)}"
         yield f"line {log.lines['hbm_bytes']}: the GPU of the log has {sizes}"
@@ -201,7 +211,7 @@ def compared(
         ("activation_peak_bytes", "activation peak", log.activation_peak_bytes, computed.activation_peak_bytes),
         ("other_bytes", "CUDA context, libraries", log.other_bytes, computed.other_bytes),
         ("graph_bytes", *_graphs(log, computed)),
-        ("kv_pool_bytes", "KV pool", log.kv_pool_bytes, computed.kv_pool_bytes),
+        ("kv_pool_bytes", "KV pool", log.kv_pool_bytes, computed.kv_pool_bytes or -computed.missing_bytes),
         ("kv_capacity_tokens", "KV capacity", None if hybrid else log.kv_tokens, computed.capacity_tokens),
         ("logged_pool_capacity_tokens", "KV capacity of the logged pool", *_held(log, final, hybrid=hybrid)),
         ("worst_case_sequences", "worst case, logged pool", log.max_concurrency, _worst_case(log, final)),

@@ -6,7 +6,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from capplan.calibration.log_patterns import GROUPS, MESSAGES, SETTING, SETTINGS, WORDS, Message
+from capplan.calibration.log_patterns import (
+    COUNTS,
+    GROUPS,
+    MESSAGES,
+    SETTING,
+    SETTINGS,
+    SIGNED,
+    WORDS,
+    Message,
+)
 from capplan.errors import InputError, shown
 
 MOST_FINDINGS = 20_000
@@ -20,7 +29,7 @@ _RANK = re.compile(
     r"|\[(?:[^\]\[]{0,60} )?(?P<ranks>(?:(?:DP|PP|TP|EP|ATTN_TP|MOE_EP)\d+ ?)+)\]"
     r"|\[(?:RANK|MPI rank) (?P<mpi>\d+)\]"
 )
-_NO_VALUE = ("none", "auto", "null", "-1")
+_NO_VALUE = ("none", "null", "-1")
 _TEXT = frozenset({"model", "kv_dtype", "dp_attention"})
 
 
@@ -100,14 +109,21 @@ def _rank(line: str) -> str:
 def _read(message: Message, line: str, number: int, rank: str, file: str) -> Iterator[Finding]:
     start = line.find(message.anchor)
     while start >= 0:
-        if not line[max(start - 12, 0) : start].endswith(message.not_after or ("\n",)):
+        end = start + len(message.anchor)
+        if not _is_other(message, line, start, end):
             match = message.pattern.match(line, start, start + _READ)
             if match is None:
                 raise _unreadable(line[start : start + 80], number, file)
             found = _settings(line, start, number, file) if message.settings else {}
             found |= _numbers(match, number, file)
             yield from (Finding(name, value, number, rank, message) for name, value in found.items())
-        start = line.find(message.anchor, start + len(message.anchor))
+        start = line.find(message.anchor, end)
+
+
+def _is_other(message: Message, line: str, start: int, end: int) -> bool:
+    """Whether the words belong to another message, or to the engine's source in a traceback."""
+    source = not message.settings and line[end : end + 1] in ("%", "{", '"', "'")
+    return source or (bool(message.not_after) and line[max(start - 12, 0) : start].endswith(message.not_after))
 
 
 def _numbers(match: re.Match[str], number: int, file: str) -> dict[str, float | str]:
@@ -119,8 +135,7 @@ def _numbers(match: re.Match[str], number: int, file: str) -> dict[str, float | 
             found[WORDS[group]] = text
             continue
         name, factor = GROUPS[re.sub(r"_\d$", "", group)]
-        value = factor * _amount(text, match[0], number, file)
-        found[name] = float(found.get(name, 0.0)) + value
+        found[name] = float(found.get(name, 0.0)) + _amount(name, text, match[0], number, file, factor)
     return found
 
 
@@ -129,18 +144,23 @@ def _settings(line: str, start: int, number: int, file: str) -> dict[str, float 
     found: dict[str, float | str] = {}
     for match in SETTING.finditer(line, start):
         name, text = SETTINGS[match[2]], match[3].strip("'\"")
-        if name not in found and text.lower() not in _NO_VALUE:
-            found[name] = text if name in _TEXT else _amount(text, match[0], number, file)
+        if name in found or text.lower() in _NO_VALUE or (text == "auto" and name not in _TEXT):
+            continue
+        found[name] = text if name in _TEXT else _amount(name, text, match[0], number, file)
     return found
 
 
-def _amount(text: str, message: str, number: int, file: str) -> float:
+def _amount(name: str, text: str, message: str, number: int, file: str, factor: float = 1.0) -> float:
     try:
-        value = float(text.replace(",", ""))
+        value = factor * float(text.replace(",", ""))
     except ValueError:
         raise _unreadable(message, number, file) from None
-    if not abs(value) < _LARGEST:
+    if not abs(value) < _LARGEST or (value < 0 and name not in SIGNED):
         raise _unreadable(message, number, file)
+    if (name in COUNTS and (value < 1 or value != int(value))) or (name == "memory_fraction" and not 0 < value <= 1):
+        raise InputError(f"{value:g} in {shown(message)} is out of range", file=file, key=f"line {number}")
+    if name == "hbm_bytes" and value <= 0:
+        raise InputError(f"{shown(message)}: a GPU has memory", file=file, key=f"line {number}")
     return value
 
 

@@ -47,6 +47,15 @@ GROUPS: dict[str, tuple[str, float]] = {
 }
 """Group of a pattern -> what it is, and the factor to its base unit."""
 
+SIGNED = frozenset({"kv_pool_bytes", "graph_bytes", "graph_bytes_deducted", "other_bytes", "weights_bytes"})
+"""Differences of what was free before and after: noise, a draft model that shares weights, a pool that is missing."""
+
+COUNTS = frozenset(
+    {"block_tokens", "concurrency_tokens", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "gpus", "tp",
+     "pp", "dp", "dcp"}
+)  # fmt: skip
+"""Whole numbers of 1 and more."""
+
 WORDS = {"version": "version", "profiled": "graph_profiling"}
 """Groups that are text."""
 
@@ -78,7 +87,7 @@ _VLLM = (
     _message("vllm", "█  version ", r"v?(?P<version>\d\S*)", starts=True, priority=1),
     _message("vllm", "non-default args: {", settings=True, priority=1),
     _message("vllm", "args: Namespace(", settings=True, priority=1),
-    _message("vllm", "Model loading took ", r"(?P<weights_gib><N>) (?:GiB|GB)"),
+    _message("vllm", "Model loading took ", r"(?:(?P<weights_gib><N>) (?:GiB|GB)|<N> s)"),
     _message("vllm", "Loading model weights took ", r"(?P<weights_gib><N>) (?:GiB|GB)"),
     _message("vllm", "model weights take ", r"(?P<weights_gib><N>)\s*GiB", priority=1),
     _message("vllm", "non_torch_memory takes ", r"(?P<other_gib><N>)\s*GiB"),
@@ -110,7 +119,7 @@ _VLLM = (
     _message("vllm", "Graph capturing finished in ", r"<N> secs?(?:, took (?P<graphs_gib><N>) GiB)?"),
     _message("vllm", "Estimated CUDA graph memory: ", r"(?P<graphs_estimated_gib><N>) GiB"),
     _message("vllm", "CUDA graph memory profiling is ", r"(?P<profiled>enabled|disabled)"),
-    _message("vllm", "Requested memory: ", r"(?P<share><N>) \(util\)", priority=1),
+    _message("vllm", "; Requested memory: ", r"(?P<share><N>) \(util\)", priority=1),
     _message("vllm", "Desired GPU memory utilization is (", r"(?P<share><N>),", priority=1),
     _message("vllm", "Free memory on device", r"(?: \S+)? \(<N>/(?P<total_gib><N>) GiB\)"),
     _message(
@@ -122,7 +131,7 @@ _VLLM = (
     ),
     _message(
         "vllm",
-        "Actual usage is ",
+        ". Actual usage is ",
         r"(?:(?P<weights_gib><N>) GiB for weights?|(?P<consumed_gib><N>) GiB for consumed memory[^,]{0,60}), "
         r"(?P<activation_gib><N>) GiB for peak activation(?:, (?P<other_gib><N>) GiB for non-torch memory)?",
         priority=2,
@@ -167,7 +176,7 @@ _SGLANG = (
     _message(
         "sglang",
         "max_total_num_tokens=",
-        r"(?P<tokens>\d+)(?:, chunked_prefill_size=-?\d+)?(?:, max_prefill_tokens=\d+)?"
+        r"(?:None|(?P<tokens>\d+))(?:, chunked_prefill_size=-?\d+)?(?:, max_prefill_tokens=\d+)?"
         r"(?:, max_running_requests=(?P<max_num_seqs>\d+))?(?:, context_len=(?P<max_model_len>\d+))?",
         not_after=("_", "> ", "EFFECTIVE "),
     ),

@@ -64,9 +64,12 @@ class FromLog:
         given = chain.overrides
         settings = _without(self.log.settings(), given)
         measured = self.log.measured(model, hardware, unified_pages=self.options["unified_pages"])
-        self.overrides = {**settings, **_without(measured, given)}
         self.model = model
         self.computed = memory(model, hardware, layout, self.engine, chain=Chain({**given, **settings}), **self.options)
+        if self.computed.capacity_tokens is None:
+            measured.pop("kv_capacity_tokens", None)
+            self._tell_of_tokens()
+        self.overrides = {**settings, **_without(measured, given)}
         self.warnings += conflicts(self.log, model, hardware, layout, self.options["kv_dtype"], given)
         return Chain({**given, **self.overrides}, record=chain.record)
 
@@ -101,6 +104,12 @@ class FromLog:
             note(f"log: {remark}")
         for name, value in self.overrides.items():
             note(f"from the log: {name} = {_shown(name, value)}{self._line(name)}")
+
+    def _tell_of_tokens(self) -> None:
+        log = self.log
+        if log.engine == "vllm" and log.kv_tokens is not None:
+            line, tokens = log.lines["kv_tokens"], f"{log.kv_tokens:,.0f}"
+            self.notes.append(f"line {line}: {tokens} tokens are a worst case, no capacity of this model: not taken")
 
     def _line(self, name: str) -> str:
         if name == "graph_bytes" and self.log.engine == "vllm":
