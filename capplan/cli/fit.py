@@ -70,18 +70,17 @@ def fit(
     if log is not None:
         engine, sizes, options = log.engine, log.sizes, log.options
     layout = o.layout_of(**sizes, ep=ep, redundant_experts=redundant_experts)
-    if log is not None:
-        chain = log.chain(chain, loaded, hardware, layout)
+    chain = chain if log is None else log.chain(chain, loaded, hardware, layout)
     budget = memory(loaded, hardware, layout, engine, chain=chain, **options)
     o.refuse_unused(chain)
     data = _data(budget, length, _expected(length, expected_context, workload))
     title = {"model": model, "hardware": gpu, "layout": str(layout), "engine": budget.engine}
     rows = [[f"{model} on {gpu}", f"{layout}, {budget.engine}"], *_rows(data, length)]
+    data = {**title, **data, **({} if log is None else {"log": log.data(budget)})}
     chains = {"memory of one rank": chain} if explain else None
-    told = {} if log is None else {"log": log.data(budget)}
-    emit({**title, **data, **told}, rows, ["quantity", "value"], json_flag=json_, shape=shape, chains=chains)
+    emit(data, rows, ["quantity", "value"], json_flag=json_, shape=shape, chains=chains)
     if log is not None:
-        log.tell(budget, people=not json_ and shape in (Format.table, Format.md), shape=shape)
+        log.tell(budget, shape=Format.json if json_ else shape)
     for assumption in budget.assumptions:
         note(f"assumed: {assumption}")
     return 0 if budget.fits else EXIT_DOES_NOT_FIT

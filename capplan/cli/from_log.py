@@ -31,7 +31,6 @@ _LINES = {
     "kv_block_tokens": "block_tokens",
     "kv_room_bytes": "kv_pool_bytes",
     "kv_capacity_tokens": "kv_tokens",
-    "graph_bytes": "graph_bytes",
 }
 
 
@@ -93,9 +92,10 @@ class FromLog:
             "notes": [*self.notes, *log.notes],
         }
 
-    def tell(self, budget: MemoryBudget, *, people: bool, shape: Format) -> None:
-        """The comparison (for ``people``), and on stderr what came from where and where the log disagrees."""
-        if people and (rows := [row.row() for row in self._compared(budget)]):
+    def tell(self, budget: MemoryBudget, *, shape: Format) -> None:
+        """The comparison where people read, and on stderr what came from where and where the log disagrees."""
+        rows = [row.row() for row in self._compared(budget)]
+        if rows and shape in (Format.table, Format.md):
             typer.echo("")
             emit_rows(rows, _HEADER, shape)
         for warning in (*self.warnings, *self.log.contradictions):
