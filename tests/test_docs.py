@@ -1,8 +1,14 @@
-"""The scenario page names every key, and every law and trace column the code knows."""
+"""The scenario page names every key, and every law and trace column the code knows; the log page shows an answer."""
 
+import re
+import shlex
 from pathlib import Path
 
+import pytest
+
+from capplan.calibration.engine_log import FRACTIONS
 from capplan.cards.trace import INPUT_COLUMNS, OUTPUT_COLUMNS, REASONING_COLUMNS
+from capplan.cli.main import main
 from capplan.planning.scenario import LATENCY_KEYS, SECTIONS
 
 ROOT = Path(__file__).parents[1]
@@ -25,3 +31,29 @@ def test_trace_columns_are_listed():
 
 def test_readme_points_to_the_page():
     assert "docs/scenario.md" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+LOG_PAGE = (ROOT / "docs" / "from-log.md").read_text(encoding="utf-8")
+
+
+def test_the_log_page_shows_what_the_command_answers(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    command, shown = re.search(r"```console\n\$ capplan (.*)\n((?:.*\n)*?)```", LOG_PAGE).groups()
+    assert main(shlex.split(command)) == 0
+    answer = capsys.readouterr().out
+    words, numbers = re.compile(r"-?[\d.,]+"), re.compile(r"-?\d[\d,]*\.?\d*")
+    assert words.sub("#", answer).split() == words.sub("#", shown).split()
+    printed = [[float(one.replace(",", "")) for one in numbers.findall(text)] for text in (answer, shown)]
+    assert printed[0] == pytest.approx(printed[1], rel=0.05, abs=0.5)
+
+
+def test_the_log_page_names_what_is_replaced():
+    for name in (*FRACTIONS.values(), "weights_bytes", "activation_peak_bytes", "kv_pool_bytes", "kv_capacity_tokens"):
+        assert f"`{name}`" in LOG_PAGE
+
+
+def test_the_python_of_the_log_page_runs(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    names = {}
+    exec(re.search(r"```python\n(.*?)```", LOG_PAGE, re.DOTALL)[1], names)
+    assert names["budget"].capacity_tokens == 476_016

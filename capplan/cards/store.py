@@ -63,19 +63,34 @@ def read_text(path: Path, limit: int = MAX_CARD_BYTES) -> str:
     InputError : not readable, no regular file, larger than ``limit``, or not UTF-8
     """
     try:
+        return read_bytes(path, limit, "which no card or scenario is").decode("utf-8-sig")
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot be read ({_reason(error)})", file=str(path)) from None
+
+
+def read_bytes(path: Path, limit: int, remark: str) -> bytes:
+    """The bytes of a regular file of at most ``limit`` bytes; ``remark`` ends the complaint about a larger one.
+
+    Raises
+    ------
+    InputError : not readable, no regular file, or larger than ``limit``
+    """
+    try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
             kind = "is a folder" if stat.S_ISDIR(mode) else "is no regular file (a device, pipe or socket)"
             raise InputError(f"cannot be read ({kind})", file=str(path))
         with path.open("rb") as stream:
             data = stream.read(limit + 1)
-        if len(data) > limit:
-            raise InputError(f"larger than {_size(limit)}, which no card or scenario is", file=str(path))
-        return data.decode("utf-8-sig")
     except InputError:
         raise
-    except (OSError, ValueError) as error:  # not UTF-8, or a null byte in the path
+    except (OSError, ValueError) as error:  # a null byte in the path
         raise InputError(f"cannot be read ({_reason(error)})", file=str(path)) from None
+    if len(data) > limit:
+        raise InputError(f"larger than {_size(limit)}, {remark}", file=str(path))
+    return data
 
 
 def read_json(path: Path) -> dict[str, Any]:

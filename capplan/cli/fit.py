@@ -11,12 +11,14 @@ from capplan.cli.output import ExplainFlag, Format, FormatOption, JsonFlag, emit
 from capplan.errors import InputError
 
 if TYPE_CHECKING:
+    from capplan.cli.from_log import FromLog
     from capplan.serving.memory import MemoryBudget
 
 EXIT_DOES_NOT_FIT = 3
 
 
 def fit(
+    command: typer.Context,
     model: Annotated[str, typer.Argument(help="Model card or config.json.")],
     gpu: o.GpuOption,
     tp: o.TpOption = 1,
@@ -34,6 +36,10 @@ def fit(
         str | None, typer.Option("--workload", help="Workload card that says the mean tokens of a running sequence.")
     ] = None,
     engine: o.EngineOption = "vllm",
+    from_log: Annotated[
+        str | None,
+        typer.Option("--from-log", help="Start-up log of vLLM, SGLang or TensorRT-LLM: its numbers replace ours."),
+    ] = None,
     weight_dtype: o.WeightDtypeOption = None,
     kv_dtype: o.KvDtypeOption = None,
     unified_pages: Annotated[
@@ -56,19 +62,36 @@ def fit(
 
     length = o.tokens(context, "--context")
     chain = o.chain_of(settings, record=explain)
-    layout = o.layout_of(tp, pp, dp, ep, dcp, redundant_experts)
+    loaded, hardware = load_model(model), load_hardware(gpu)
     options: dict[str, Any] = {"weight_dtype": weight_dtype, "kv_dtype": kv_dtype, "unified_pages": unified_pages}
     options |= {"expand_mla": expand_mla, "prefix_caching": prefix_caching}
-    budget = memory(load_model(model), load_hardware(gpu), layout, engine, chain=chain, **options)
+    sizes = {"tp": tp, "pp": pp, "dp": dp, "dcp": dcp}
+    log = None if from_log is None else _log(command, from_log, engine, sizes, options)
+    if log is not None:
+        engine, sizes, options = log.engine, log.sizes, log.options
+    layout = o.layout_of(**sizes, ep=ep, redundant_experts=redundant_experts)
+    chain = chain if log is None else log.chain(chain, loaded, hardware, layout)
+    budget = memory(loaded, hardware, layout, engine, chain=chain, **options)
     o.refuse_unused(chain)
     data = _data(budget, length, _expected(length, expected_context, workload))
     title = {"model": model, "hardware": gpu, "layout": str(layout), "engine": budget.engine}
     rows = [[f"{model} on {gpu}", f"{layout}, {budget.engine}"], *_rows(data, length)]
+    data = {**title, **data, **({} if log is None else {"log": log.data(budget)})}
     chains = {"memory of one rank": chain} if explain else None
-    emit({**title, **data}, rows, ["quantity", "value"], json_flag=json_, shape=shape, chains=chains)
+    emit(data, rows, ["quantity", "value"], json_flag=json_, shape=shape, chains=chains)
+    if log is not None:
+        log.tell(budget, shape=Format.json if json_ else shape)
     for assumption in budget.assumptions:
         note(f"assumed: {assumption}")
     return 0 if budget.fits else EXIT_DOES_NOT_FIT
+
+
+def _log(command: typer.Context, from_log: str, engine: str, sizes: dict[str, int], options: dict[str, Any]) -> FromLog:
+    """The start-up log, with what it says in the place of options that were not given."""
+    from capplan.cli.from_log import read
+
+    given = {name for name in ("engine", *sizes) if str(command.get_parameter_source(name)).endswith("COMMANDLINE")}
+    return read(from_log, engine if "engine" in given else None, sizes, given, options)
 
 
 def _expected(length: float, expected_context: str | None, workload: str | None) -> float:

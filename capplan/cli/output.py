@@ -63,7 +63,13 @@ def emit(
         typer.echo(json.dumps(jsonable(data), indent=2, allow_nan=False))
     elif shape is Format.csv:
         _emit_csv(data)
-    elif shape is Format.md:
+    else:
+        emit_rows(rows, header, shape)
+
+
+def emit_rows(rows: Sequence[Sequence[str]], header: Sequence[str], shape: Format) -> None:
+    """A table for people on stdout: Markdown, aligned columns, or as wide as the terminal."""
+    if shape is Format.md:
         typer.echo(markdown(rows, header))
     elif sys.stdout.isatty():
         show_table(rows, header, sys.stdout)

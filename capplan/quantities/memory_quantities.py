@@ -85,6 +85,7 @@ _QUANTITIES: tuple[Quantity, ...] = (
         "memory of one GPU left for the KV cache; below zero by what is missing",
         "the engine's formula over hbm_bytes, weights_bytes, activation_peak_bytes, graph_bytes, other_bytes",
         _MEMORY,
+        signed=True,
     ),
     Quantity("kv_block_tokens", "token", "tokens of one block of the paged cache", "engine card", _ENGINE),
     Quantity(

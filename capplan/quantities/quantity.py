@@ -25,6 +25,7 @@ class Quantity:
     positive : an override must be above zero; else zero or more
     most : largest value of an override, in the unit
     whole : an override must be a whole number
+    signed : an override may be below zero
     """
 
     name: str
@@ -35,6 +36,7 @@ class Quantity:
     positive: bool = False
     most: float = LARGEST
     whole: bool = False
+    signed: bool = False
 
 
 _RATES = ("B/s", "FLOP/s")

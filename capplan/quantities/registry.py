@@ -60,6 +60,8 @@ def override_value(name: str, value: Any) -> float:
     UnitError : text whose unit does not fit, a negative, NaN or infinite number, one outside the quantity's range
     """
     known, key = quantity(name, key=f"override.{name}"), f"override.{name}"
+    if known.signed and isinstance(value, (int, float)) and value < 0:
+        return -override_value(name, -value)
     parse = _PARSERS.get(known.unit, units.parse_count) if isinstance(value, str) else units.parse_count
     number = parse(value, key=key)
     _check_range(known, number, key)

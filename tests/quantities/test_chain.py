@@ -55,6 +55,14 @@ def test_override_values_take_units_or_base_units():
             override_value("kv_pool_bytes", bad)
 
 
+def test_only_what_may_be_missing_is_below_zero():
+    assert override_value("kv_room_bytes", -2.0) == -2.0
+    assert [name for name, known in all_quantities().items() if known.signed] == ["kv_room_bytes"]
+    for name, value in (("kv_room_bytes", float("-inf")), ("kv_room_bytes", float("nan")), ("weights_bytes", -1.0)):
+        with pytest.raises(UnitError):
+            override_value(name, value)
+
+
 def test_names_end_in_the_unit_they_have():
     endings = {"_seconds": "s", "_bytes": "B"}
     for ending, unit in endings.items():

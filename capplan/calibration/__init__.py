@@ -1,0 +1,1 @@
+"""Measured numbers in the place of ours: what a running engine reports."""
