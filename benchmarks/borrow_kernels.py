@@ -29,6 +29,7 @@ CARDS = Path(__file__).resolve().parent.parent / "hardware"
 MARK = "borrowed"
 
 DONORS = {
+    "h800": "h100-sxm",
     "h20": "h200",
     "a100-80g": "h100-sxm",
     "a800": "a100-80g",
@@ -36,7 +37,7 @@ DONORS = {
     "b200": "h200",
     "b300": "b200",
     "gb200": "b200",
-    "gb300": "b200",
+    "gb300": "b300",
     "rtx-pro-6000": "b200",
     "vr200": "b200",
     "mi300x": "h200",
@@ -46,7 +47,8 @@ DONORS = {
 }
 """Card to the card it borrows from, in an order that fills donors first."""
 
-ORDER = ["b200", "a100-80g", *(name for name in DONORS if name not in ("b200", "a100-80g"))]
+FIRST = ("b200", "b300", "a100-80g")
+ORDER = [*FIRST, *(name for name in DONORS if name not in FIRST)]
 
 
 def main(arguments: list[str]) -> int:

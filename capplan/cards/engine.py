@@ -56,8 +56,9 @@ class Engine:
     padded to; ``other_bytes`` is the CUDA context and libraries of a lone GPU, ``other_bytes_parallel`` with
     tensor parallelism, ``other_bytes_pipeline`` with pipeline stages only; ``graph_bytes`` are CUDA graphs.
     The step constants: ``layer_overhead_seconds`` is added a layer, ``step_gap_seconds`` a step,
-    ``sequence_overhead_seconds`` a sequence and step, and an all-reduce inside the engine starts in
-    ``all_reduce_floor_seconds + gpus * all_reduce_floor_per_gpu_seconds``.
+    ``sequence_overhead_seconds`` a sequence and step.
+    ``context_attention_factor`` is the time of the engine's prefill attention over that of the hardware card,
+    ``fp8_kv_share`` the rate at which its decode attention reads an 8-bit cache over that of the card.
     The closed-loop constants of TTFT: ``ttft_base_seconds + prefill (1 + ttft_sqrt_factor sqrt(b - 1) +
     ttft_linear_factor (b - 1))`` with b running prompts.
     """
@@ -85,8 +86,8 @@ class Engine:
     layer_overhead_seconds: float
     step_gap_seconds: float
     sequence_overhead_seconds: float
-    all_reduce_floor_seconds: float
-    all_reduce_floor_per_gpu_seconds: float
+    context_attention_factor: float
+    fp8_kv_share: float
     ttft_base_seconds: float
     ttft_sqrt_factor: float
     ttft_linear_factor: float

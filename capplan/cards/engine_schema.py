@@ -34,8 +34,8 @@ class EngineNumbers(BaseModel):
     layer_overhead_seconds: Number | None = None
     step_gap_seconds: Number | None = None
     sequence_overhead_seconds: Number | None = None
-    all_reduce_floor_seconds: Number | None = None
-    all_reduce_floor_per_gpu_seconds: Number | None = None
+    context_attention_factor: Number | None = None
+    fp8_kv_share: Number | None = None
     ttft_base_seconds: Number | None = None
     ttft_sqrt_factor: Number | None = None
     ttft_linear_factor: Number | None = None

@@ -34,9 +34,14 @@ class Kernels:
     attention_stream_bandwidth: float
     attention_stream_bandwidth_fp8: float
     mla_floor_seconds: float
+    mla_stream_bandwidth: float
     mla_decode_flops: float
     context_attention_floor_seconds: float
     context_attention_flops: float
+    context_attention_stream_bandwidth: float
+    """Rate at which an engine loads queries, keys and values and stores outputs, which no arithmetic hides."""
+    context_mla_stream_bandwidth: float
+    """The same for latents expanded to heads."""
     moe_floor_seconds: float
     moe_stream_bandwidth: float
     moe_flops_bf16: float
@@ -47,6 +52,9 @@ class Kernels:
     all_reduce_floor_per_gpu_seconds: float
     all_reduce_bandwidth: float
     dispatch_floor_seconds: float
+    dispatch_floor_per_doubling_seconds: float
+    """What a dispatch needs longer to start over twice as many nodes."""
+    combine_floor_seconds: float
     dispatch_bandwidth: float
     internode_floor_seconds: float
     internode_bandwidth: float
@@ -54,8 +62,13 @@ class Kernels:
     attention_token_seconds: float = 0.0
     """Time of one cached token of a lone sequence, which cannot use the whole GPU; the same for MLA below."""
     mla_token_seconds: float = 0.0
-    context_attention_ramp_tokens: float = 0.0
+    context_attention_token_seconds: float = 0.0
+    """Time of one key of 128 elements, and its value, for the last tile of queries, on one multiprocessor."""
     moe_narrow_outputs: float = 0.0
+    moe_row_passes: float = 0.0
+    """How many times over the bytes of a token-expert pair are moved around its products."""
+    moe_quantise_passes: float = 0.0
+    """The same, beyond it, where activations are quantised in front of each product."""
     moe_padding_rows: float = 0.0
     moe_padding_rows_bf16: float = 0.0
     """The same where experts are multiplied in bf16, whose tiles are smaller."""

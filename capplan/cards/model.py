@@ -21,6 +21,8 @@ class WeightFormat:
     ``bytes_per_element`` includes the scales of quantised formats (fp8 in 128 x 128 blocks: 1 + 4/16384).
     ``compute`` names the key of a hardware card's arithmetic rates.
     ``block_inputs`` x ``block_outputs`` elements share ``scale_bytes`` of scale (and zero point); 0 means no scales.
+    ``quantise_bytes`` are read and written for each activation that is quantised in front of a product: two read and
+    one written where a scale is known or found a group at a time.
     """
 
     name: str
@@ -30,6 +32,7 @@ class WeightFormat:
     scale_bytes: float = 0.0
     block_inputs: int = 0
     block_outputs: int = 0
+    quantise_bytes: float = 3.0
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Literal
 
 from capplan.cards.model import WeightFormat
@@ -62,6 +63,8 @@ FORMATS: dict[str, WeightFormat] = {
         _scaled("fp16", "bf16", 2.0),
         # One scale a matrix is not counted.
         _scaled("fp8", "fp8", 1.0),
+        # One scale for all activations of a step, found at run time: read for it, scaled, read and converted again.
+        replace(_scaled("fp8_dynamic", "fp8", 1.0), quantise_bytes=8.0),
         _scaled("fp8_channel", "fp8", 1.0, 2.0, _WHOLE_ROW),
         fp8_block(128, 128),
         _scaled("mxfp8", "fp8", 1.0, 1.0, 32),

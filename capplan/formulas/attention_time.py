@@ -124,27 +124,32 @@ def context_attention_seconds(
     cached_tokens: Value,
     window_tokens: Value | None,
     kv_bytes_per_token: Value,
+    query_bytes_per_token: Value,
     flops_per_pair: Value,
     floor_seconds: Value,
     stream_bandwidth: Value,
     flops_per_second: Value,
-    ramp_tokens: Value,
+    token_seconds: Value = 0.0,
 ) -> Value:
     r"""Time of one prefill-attention kernel over equal prompts.
 
-    .. math:: t = t_0 + (t_b^4 + t_f^4)^{1/4}, \quad t_f = \frac{N f\,(\mathrm{pairs} + n s_0)}{R}
+    .. math:: t = t_0 + (t_f^4 + (\tau\,(n + c))^4)^{1/4} + \frac{V}{B}, \quad t_f = \frac{N f\,\mathrm{pairs}}{R},
+              \quad V = N\,[(n + c)\,\kappa + n\,q]
 
-    A tile on the diagonal is computed whole: every query sees :math:`s_0` keys more than it needs.
+    The last tile of queries walks over all keys on one multiprocessor: with few heads and prompts that walk,
+    :math:`\tau` a key, is what takes long. Queries and outputs, keys and values are loaded and stored while no tile is
+    computed yet or any more, so their time is added.
 
     Parameters
     ----------
     prompts : N, on this GPU [1]
     new_tokens : n of each [tokens]
-    cached_tokens : prefix hit of each, attended to but not computed again [tokens]
+    cached_tokens : prefix hit c of each, attended to but not computed again [tokens]
     window_tokens : sliding window, None for full attention [tokens]
-    kv_bytes_per_token : keys and values of one layer as the kernel reads them, on this GPU [B/token]
+    kv_bytes_per_token : kappa, keys and values of one layer as the kernel reads them, on this GPU [B/token]
+    query_bytes_per_token : q, queries in and outputs out, on this GPU [B/token]
     flops_per_pair : f from :func:`attention_flops_per_pair` [FLOP]
-    floor_seconds, stream_bandwidth, flops_per_second, ramp_tokens : t_0, B, R, s_0 of the kernel
+    floor_seconds, stream_bandwidth, flops_per_second, token_seconds : t_0, B, R, tau of the kernel
 
     Returns
     -------
@@ -152,14 +157,17 @@ def context_attention_seconds(
 
     Examples
     --------
-    >>> one = context_attention_seconds(1, 4096, 0, None, 4096, 16384, 8.5e-6, 4.5e12, 785e12, 100)
+    >>> one = context_attention_seconds(1, 4096, 0, None, 4096, 16384, 16384, 8e-6, 1.6e12, 760e12, 7e-9)
     >>> round(one * 1e6)  # 196 us measured
-    192
+    240
 
     References
     ----------
     FlashAttention-3 on one H200: tests/truth/h200_kernels.json.
     """
-    pairs = causal_pairs(new_tokens, cached_tokens, window_tokens) + new_tokens * ramp_tokens
-    read = prompts * (new_tokens + cached_tokens) * kv_bytes_per_token / stream_bandwidth
-    return kernel_seconds(floor_seconds, read, prompts * pairs * (flops_per_pair / flops_per_second))
+    keys = new_tokens + cached_tokens
+    seen = keys if window_tokens is None else _ops.minimum(keys, window_tokens)
+    moved = prompts * (keys * kv_bytes_per_token + new_tokens * query_bytes_per_token)
+    pairs = prompts * causal_pairs(new_tokens, cached_tokens, window_tokens)
+    computed = pairs * (flops_per_pair / flops_per_second)
+    return kernel_seconds(floor_seconds, computed, seen * token_seconds) + moved / stream_bandwidth

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from capplan.formulas import _ops
 from capplan.formulas._ops import Value
 from capplan.formulas.gemm import ACTIVATION_BYTES
-from capplan.formulas.roofline import soft_kernel_seconds
+from capplan.formulas.roofline import kernel_seconds
 
 _EULER_GAMMA = 0.5772156649015329
 
@@ -194,10 +194,36 @@ def expert_term(
     )
 
 
+def handling_term(row_bytes: Value, passes: Value, stream_bandwidth: Value) -> ExpertTerm:
+    r"""What happens to a token-expert pair around the products, as one more term of :func:`experts_seconds`.
+
+    .. math:: t = \frac{r\,a\,V}{B}
+
+    Each pair is copied to its expert, quantised where the format wants it, activated, scaled and added up again; in
+    units of the bytes that the products themselves move for a pair, that is ``passes`` times over.
+
+    Parameters
+    ----------
+    row_bytes : V, inputs and outputs of all products of a pair [B]
+    passes : a [1]
+    stream_bandwidth : measured B [B/s]
+
+    Returns
+    -------
+    handling_term : constants for :func:`experts_seconds`
+
+    Examples
+    --------
+    >>> handling_term(30_000, 2, 3e12)[2]
+    2e-08
+    """
+    return (0.0, 0.0, passes * row_bytes / stream_bandwidth, 0.0, 0.0)
+
+
 def experts_seconds(rows: Value, distinct: Value, terms: Sequence[ExpertTerm]) -> Value:
     r"""Time of the routed experts of one layer: one grouped product for each kind of matrix.
 
-    .. math:: t = \sum_i t_{0,i} + (t_{b,i}^2 + t_{f,i}^2)^{1/2}
+    .. math:: t = \sum_i t_{0,i} + (t_{b,i}^4 + t_{f,i}^4)^{1/4}
 
     Parameters
     ----------
@@ -222,5 +248,5 @@ def experts_seconds(rows: Value, distinct: Value, terms: Sequence[ExpertTerm]) -
     total = 0.0
     for floor, stream_per_expert, stream_per_row, compute_per_row, padding_rows in terms:
         stream = distinct * stream_per_expert + rows * stream_per_row
-        total = total + soft_kernel_seconds(floor, stream, (rows + distinct * padding_rows) * compute_per_row)
+        total = total + kernel_seconds(floor, stream, (rows + distinct * padding_rows) * compute_per_row)
     return total

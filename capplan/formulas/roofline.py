@@ -37,35 +37,6 @@ def kernel_seconds(floor_seconds: Value, stream_seconds: Value, compute_seconds:
     return floor_seconds + ((stream * stream + compute * compute) ** 0.5) ** 0.5
 
 
-def soft_kernel_seconds(floor_seconds: Value, stream_seconds: Value, compute_seconds: Value) -> Value:
-    r"""Time of a kernel made of many small products, which overlap loads and arithmetic less well.
-
-    .. math:: t = t_0 + (t_b^2 + t_f^2)^{1/2}
-
-    Grouped expert products switch between experts and drain at each switch: their tables prefer 2 to 4.
-
-    Parameters
-    ----------
-    floor_seconds : t_0 [s]
-    stream_seconds : t_b [s]
-    compute_seconds : t_f [s]
-
-    Returns
-    -------
-    kernel_seconds : between :func:`kernel_seconds` and the plain sum [s]
-
-    Examples
-    --------
-    >>> round(soft_kernel_seconds(3e-6, 40e-6, 30e-6) * 1e6, 2)
-    53.0
-
-    References
-    ----------
-    Grouped DeepGEMM products on one H800, published with InferSim: see tests/truth/h800_kernels.json.
-    """
-    return floor_seconds + (stream_seconds * stream_seconds + compute_seconds * compute_seconds) ** 0.5
-
-
 def bandwidth_floor_seconds(moved_bytes: Value, peak_bandwidth: Value) -> Value:
     r"""The time no kernel can beat: bytes over the data-sheet bandwidth.
 

@@ -84,7 +84,7 @@ def _tokens_per_step(batch: Batch, derive: Derive) -> Value | None:
 
 def step_parts(prepared: Prepared, batch: Batch, derive: Derive) -> Parts:
     """Seconds of a decode step by part."""
-    parts = layered_parts(prepared.plan, _decode_work(prepared.plan, batch), batch.overlap, derive)
+    parts = layered_parts(prepared.plan, decode_work(prepared.plan, batch), batch.overlap, derive)
     if batch.drafts and prepared.draft is not None:
         parts["draft_seconds"] = derive("draft_seconds", _draft_seconds, plan=prepared.draft, batch=batch)
     add_engine_gap(prepared.plan, batch.rank_sequences, derive, parts)
@@ -108,7 +108,7 @@ def engine_gap_seconds(sequences: Value, step_seconds: Value, sequence_seconds: 
     return step_seconds + sequence_seconds * sequences
 
 
-def _decode_work(plan: StepPlan, batch: Batch) -> Work:
+def decode_work(plan: StepPlan, batch: Batch) -> Work:
     """One of as many micro-batches as there are pipeline stages."""
     stages, queries = plan.layout.pp, batch.drafts + 1
     sequences, every = batch.rank_sequences, batch.sequences
@@ -152,7 +152,7 @@ def halved(work: Work) -> Work:
 
 def _draft_seconds(plan: StepPlan, batch: Batch) -> Value:
     """Passes that draw the drafts, one token a sequence each [s]."""
-    work = _decode_work(plan, replace(batch, drafts=0))
+    work = decode_work(plan, replace(batch, drafts=0))
     return batch.drafts * total_seconds(**layered_parts(plan, work, batch.overlap, evaluate))
 
 
@@ -180,10 +180,10 @@ def _sliced(prepared: Prepared, batch: Batch) -> Parts:
 
 
 def _account(prepared: Prepared, batch: Batch, parts: Parts) -> tuple[dict[str, Value], dict[str, Value]]:
-    work = _decode_work(prepared.plan, batch)
+    work = decode_work(prepared.plan, batch)
     passes = [(prepared.plan, work, 1)]
     if batch.drafts and prepared.draft is not None:
-        passes.append((prepared.draft, _decode_work(prepared.draft, replace(batch, drafts=0)), batch.drafts))
+        passes.append((prepared.draft, decode_work(prepared.draft, replace(batch, drafts=0)), batch.drafts))
     return account(passes, batch.overlap, parts)
 
 

@@ -16,8 +16,8 @@ _ALL_REDUCE = (
     "all_reduce_two_step_floor_seconds",
     "all_reduce_bandwidth",
 )
-_EXCHANGE = ("dispatch_floor_seconds", "dispatch_bandwidth", "exchange_compute_share")
-_MIXTURE = ("moe_floor_seconds", "moe_stream_bandwidth", "moe_narrow_outputs")
+_EXCHANGE = ("dispatch_floor_seconds", "combine_floor_seconds", "dispatch_bandwidth", "exchange_compute_share")
+_MIXTURE = ("moe_floor_seconds", "moe_stream_bandwidth", "moe_narrow_outputs", "moe_row_passes")
 
 
 def idle_constants(model: Model, hardware: Hardware, layout: Layout, kv_dtype: str) -> set[str]:
@@ -39,7 +39,7 @@ def idle_constants(model: Model, hardware: Hardware, layout: Layout, kv_dtype: s
 def _idle_attention(model: Model, kv_dtype: str) -> Iterator[str]:
     kinds = {group.attention.kind for group in model.layers if group.attention is not None}
     if "mla" not in kinds:
-        yield from ("mla_floor_seconds", "mla_decode_flops", "mla_token_seconds")
+        yield from ("mla_floor_seconds", "mla_stream_bandwidth", "mla_decode_flops", "mla_token_seconds")
     if "gqa" not in kinds:
         yield from ("attention_floor_seconds", "attention_token_seconds")
     if kv_width_bytes(kv_dtype) >= 2:
@@ -54,7 +54,7 @@ def _idle_arithmetic(model: Model) -> Iterator[str]:
     if "bf16" not in experts:
         yield "moe_padding_rows_bf16"
     if not experts - {"bf16"}:
-        yield "moe_padding_rows"
+        yield from ("moe_padding_rows", "moe_quantise_passes")
     if not experts:
         yield from _MIXTURE
 
@@ -67,7 +67,9 @@ def _idle_exchanges(model: Model, hardware: Hardware, layout: Layout) -> Iterato
     if layout.dp == 1 or not model.is_mixture:
         yield from _EXCHANGE
     elif layout.tp * layout.dp > hardware.scale_up.gpus:
-        yield "dispatch_floor_seconds"
+        yield "combine_floor_seconds"
+    if layout.dp == 1 or not model.is_mixture or layout.tp * layout.dp <= hardware.scale_up.gpus:
+        yield "dispatch_floor_per_doubling_seconds"
 
 
 def _expert_matmuls(model: Model) -> Iterator[Matmul]:

@@ -15,7 +15,7 @@ from capplan.cards.kv import kv_width_bytes, layer_kv_bytes_per_token
 from capplan.cards.model import Attention, FeedForward, LayerGroup, Matmul, Model
 from capplan.errors import InputError, UnsupportedModelError
 from capplan.formulas.attention_time import attention_flops_per_pair
-from capplan.formulas.experts import ExpertTerm, expert_term
+from capplan.formulas.experts import ExpertTerm, expert_term, handling_term
 from capplan.formulas.gemm import ACTIVATION_BYTES, GemmTerm, gemm_term
 from capplan.formulas.kv_cache import busiest_stage_share, kv_heads_per_rank
 from capplan.serving.layout import Layout
@@ -148,11 +148,10 @@ class _Builder:
 
     def _floors(self, layers: float) -> dict[str, Any]:
         """Start-up of collectives and gaps, those of the engine if there is one."""
-        floors = self.kernels if self.engine is None else self.engine
         gap, sequence_gap = self._engine_gaps(layers)
         return {
-            "all_reduce_floor_seconds": floors.all_reduce_floor_seconds,
-            "all_reduce_floor_per_gpu_seconds": floors.all_reduce_floor_per_gpu_seconds,
+            "all_reduce_floor_seconds": self.kernels.all_reduce_floor_seconds,
+            "all_reduce_floor_per_gpu_seconds": self.kernels.all_reduce_floor_per_gpu_seconds,
             "engine_gap_seconds": gap,
             "engine_gap_per_sequence_seconds": sequence_gap,
         }
@@ -181,7 +180,10 @@ class _Builder:
             _add(self.gemms, term, times)
         self.weight_bytes += times * inputs * outputs * matmul.format.bytes_per_element
         self.row_bytes += times * ACTIVATION_BYTES * (inputs + outputs)
-        return matmul.count if matmul.format.compute != "bf16" else 0.0
+        if matmul.format.compute == "bf16":
+            return 0.0
+        self.small_row_bytes += times * matmul.format.quantise_bytes * inputs
+        return matmul.count
 
     def _add_latent(
         self, term: GemmTerm, inputs: float, outputs: float, matmul: Matmul, attention: Attention, times: float
@@ -230,30 +232,49 @@ class _Builder:
         heads = _heads(attention, self.layout.tp) * ways
         key = attention.kv_lora_rank + attention.qk_rope_head_dim if latent else attention.head_dim
         value = attention.kv_lora_rank if latent else attention.value_head_dim
-        suffix = "_fp8" if kv_width_bytes(self.kv_dtype) < 2 else ""
         context_flops = kernels.context_attention_flops * kernels.sustained_share
         return {
             "flops_per_pair": attention_flops_per_pair(heads, key, value),
             "exchange_bytes_per_row": ACTIVATION_BYTES * heads * (key + value) * (ways - 1) / ways,
             "floor_seconds": kernels.mla_floor_seconds if latent else kernels.attention_floor_seconds,
             "token_seconds": kernels.mla_token_seconds if latent else kernels.attention_token_seconds,
-            "stream_bandwidth": getattr(kernels, f"attention_stream_bandwidth{suffix}"),
+            "stream_bandwidth": self._stream_bandwidth(latent),
             "flops_per_second": kernels.mla_decode_flops if latent else context_flops,
         }
 
+    def _stream_bandwidth(self, latent: bool) -> float:
+        """Rate at which decode attention reads the cache; an engine converts 8-bit caches on the way, in its own way."""
+        kernels = self.kernels
+        wide = kernels.mla_stream_bandwidth if latent else kernels.attention_stream_bandwidth
+        if kv_width_bytes(self.kv_dtype) >= 2:
+            return wide
+        share = 1.0 if self.engine is None else self.engine.fp8_kv_share
+        return min(share * kernels.attention_stream_bandwidth_fp8, wide)
+
     def _context_attention(self, attention: Attention) -> dict[str, float]:
         """Constants of the prefill kernel, which sees latents expanded to heads."""
-        kernels, ways = self.kernels, self.layout.tp
+        kernels, ways, factor = self.kernels, self.layout.tp, self._context_factor
         key, value = attention.head_dim, attention.value_head_dim
-        width = kv_heads_per_rank(attention.n_kv_heads, ways) * (key + value)
         return {
-            "context_kv_bytes_per_token": ACTIVATION_BYTES * width,
+            "context_kv_bytes_per_token": ACTIVATION_BYTES * kv_heads_per_rank(attention.n_kv_heads, ways) * (key + value),
+            "context_query_bytes_per_token": ACTIVATION_BYTES * _heads(attention, ways) * (key + value),
             "context_flops_per_pair": attention_flops_per_pair(_heads(attention, ways), key, value),
-            "context_floor_seconds": kernels.context_attention_floor_seconds,
-            "context_stream_bandwidth": kernels.attention_stream_bandwidth,
-            "context_flops_per_second": kernels.context_attention_flops * kernels.sustained_share,
-            "context_ramp_tokens": kernels.context_attention_ramp_tokens,
+            "context_floor_seconds": factor * kernels.context_attention_floor_seconds,
+            "context_stream_bandwidth": self._context_stream_bandwidth(attention) / factor,
+            "context_flops_per_second": kernels.context_attention_flops * kernels.sustained_share / factor,
+            "context_token_seconds": factor * kernels.context_attention_token_seconds * (key + value) / 256,
         }
+
+    @property
+    def _context_factor(self) -> float:
+        return 1.0 if self.engine is None else self.engine.context_attention_factor
+
+    def _context_stream_bandwidth(self, attention: Attention) -> float:
+        """A bare kernel loads and stores at the rate of the memory, that of an engine more slowly."""
+        if self.engine is None:
+            return self.kernels.attention_stream_bandwidth
+        latent = attention.kind == "mla"
+        return self.kernels.context_mla_stream_bandwidth if latent else self.kernels.context_attention_stream_bandwidth
 
     def _add_state(self, state_bytes: float, count: float) -> None:
         moved = 2 * state_bytes / self.layout.tp
@@ -278,23 +299,22 @@ class _Builder:
         if ranks > copies:
             raise InputError(f"{ranks} exceeds the {copies} experts of a layer, copies included", key="layout.ep")
         matrices = [(m, *sharded(m, shards)) for m in feed_forward.expert_matmuls]
-        terms = tuple(self._expert(m, inputs, outputs, len(matrices)) for m, inputs, outputs in matrices)
+        terms = [self._expert(m, inputs, outputs, len(matrices)) for m, inputs, outputs in matrices]
+        row_bytes = sum(ACTIVATION_BYTES * (inputs + outputs) for _, inputs, outputs in matrices)
+        quantised = any(m.format.compute != "bf16" for m, _, _ in matrices)
+        passes = self.kernels.moe_row_passes + quantised * self.kernels.moe_quantise_passes
         layers = ExpertLayers(
             count=1.0,
             experts=copies,
             top_k=feed_forward.top_k,
             ranks=ranks,
             shards=shards,
-            terms=terms,
+            terms=(*terms, handling_term(row_bytes, passes, self.kernels.moe_stream_bandwidth)),
             expert_bytes=sum(inputs * outputs * m.format.bytes_per_element for m, inputs, outputs in matrices),
-            row_bytes=sum(ACTIVATION_BYTES * (inputs + outputs) for _, inputs, outputs in matrices),
+            row_bytes=(1 + passes) * row_bytes,
             dispatch_width=max(ACTIVATION_BYTES if m.format.compute == "bf16" else 1 for m, _, _ in matrices),
         )
         _add(self.mixtures, layers, count)
-        # Every token-expert pair is copied to its expert, activated, and added up again.
-        pairs_per_token = feed_forward.top_k * layout.dp / ranks
-        inner = sum(1.5 * outputs for m, _, outputs in matrices if m.shard == "column")
-        self.small_row_bytes += count * pairs_per_token * ACTIVATION_BYTES * (3 * self.model.hidden_size + inner)
 
     def _expert(self, matmul: Matmul, inputs: float, outputs: float, kinds: int) -> ExpertTerm:
         kernels = self.kernels
@@ -317,11 +337,12 @@ class _Builder:
         return term, (1, SAMPLING_KERNELS * kernels.elementwise_floor_seconds, 0.0, streamed, 0.0)
 
     def _engine_gaps(self, layers: float) -> tuple[float, float]:
-        """Seconds a step and a sequence. An engine's overhead of a layer includes the floors of its small kernels."""
+        """Seconds a step and a sequence. An engine's overhead of a layer replaces the floors of its small kernels, which
+        it may fuse."""
         if self.engine is None:
             return 0.0, 0.0
         own = ELEMENTWISE_KERNELS * self.kernels.elementwise_floor_seconds
-        beyond = max(self.engine.layer_overhead_seconds - own, 0.0)
+        beyond = self.engine.layer_overhead_seconds - own
         return self.engine.step_gap_seconds + layers * beyond, self.engine.sequence_overhead_seconds
 
     def _traffic(self) -> Traffic:

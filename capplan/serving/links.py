@@ -158,7 +158,8 @@ def _kernels(plan: StepPlan, work: Work) -> Iterator[Kernel]:
     yield from (_gemm(term, latent_rows) for term in latent)
     yield from (_gemm(term, work.head_rows) for term in (*plan.head, plan.sampling))
     yield from (_gemm(term, work.sequences) for term in plan.states)
-    yield from (_attention(layer, work) for layer in plan.attentions)
+    for layer in plan.attentions:
+        yield from _attention(layer, work)
     for layers in plan.mixtures:
         yield from _experts(layers, *mixture_load(layers, work))
 
@@ -168,19 +169,18 @@ def _gemm(term: GemmTerm, rows: Value) -> Kernel:
     return count, floor, stream + stream_per_row * rows, compute_per_row * rows
 
 
-def _attention(layer: AttentionLayers, work: Work) -> Kernel:
+def _attention(layer: AttentionLayers, work: Work) -> Iterator[Kernel]:
     if work.prefill:
         pairs = causal_pairs(work.new_tokens, work.cached_tokens, layer.window)
         compute = work.sequences * pairs * layer.context_flops_per_pair / layer.context_flops_per_second
-        return layer.count, layer.context_floor_seconds, 0.0 * compute, compute
+        keys = work.new_tokens + work.cached_tokens
+        moved = keys * layer.context_kv_bytes_per_token + work.new_tokens * layer.context_query_bytes_per_token
+        yield layer.count, layer.context_floor_seconds, 0.0 * compute, compute
+        yield layer.count, 0.0, work.sequences * moved / layer.context_stream_bandwidth, 0.0 * compute
+        return
     tokens = work.sequences * (held_tokens(work.cached_tokens, layer.window) / layer.context_parallel)
-    stream = tokens * layer.kv_bytes_per_token / layer.stream_bandwidth
-    return (
-        layer.count,
-        layer.floor_seconds,
-        stream,
-        tokens * (work.new_tokens * layer.flops_per_pair / layer.flops_per_second),
-    )
+    compute = tokens * (work.new_tokens * layer.flops_per_pair / layer.flops_per_second)
+    yield layer.count, layer.floor_seconds, tokens * layer.kv_bytes_per_token / layer.stream_bandwidth, compute
 
 
 def _experts(layers: ExpertLayers, rows: Value, distinct: Value) -> Iterator[Kernel]:

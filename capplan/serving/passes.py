@@ -37,6 +37,12 @@ def pass_parts(plan: StepPlan, work: Work, derive: Derive) -> tuple[Parts, Parts
         "sampling_seconds": derive("sampling_seconds", gemms_seconds, rows=work.head_rows, terms=(plan.sampling,)),
     }
     exchange: Parts = {}
+    add_exchanges(plan, work, derive, compute, exchange)
+    return compute, exchange
+
+
+def add_exchanges(plan: StepPlan, work: Work, derive: Derive, compute: Parts, exchange: Parts) -> None:
+    """Experts, and what the GPU waits for its peers."""
     if plan.mixtures:
         add_mixtures(plan, work, derive, compute, exchange)
     if plan.layout.tp > 1:
@@ -45,7 +51,6 @@ def pass_parts(plan: StepPlan, work: Work, derive: Derive) -> tuple[Parts, Parts
         exchange["context_parallel_seconds"] = context_parallel_part(plan, work, derive)
     if plan.layout.pp > 1:
         exchange["pipeline_seconds"] = pipeline_part(plan, work, derive)
-    return compute, exchange
 
 
 def linear_part(plan: StepPlan, work: Work, derive: Derive) -> Value:
@@ -122,11 +127,12 @@ def context_attention_layers_seconds(
             cached_tokens,
             layer.window,
             layer.context_kv_bytes_per_token,
+            layer.context_query_bytes_per_token,
             layer.context_flops_per_pair,
             layer.context_floor_seconds,
             layer.context_stream_bandwidth,
             layer.context_flops_per_second,
-            layer.context_ramp_tokens,
+            layer.context_token_seconds,
         )
     return total
 
@@ -182,9 +188,13 @@ def _add_exchange(
     plan: StepPlan, work: Work, layers: ExpertLayers, rows: Value, derive: Derive, exchange: Parts
 ) -> None:
     near, far = links.exchange_elements(plan, work, layers, rows)
-    kernels = plan.kernels
-    crossing = plan.hardware.scale_up.gpus < plan.layout.tp * plan.layout.dp
-    floor = kernels.internode_floor_seconds if crossing else kernels.dispatch_floor_seconds
+    kernels, nodes = plan.kernels, plan.expert_group.nodes
+    floors = {
+        "dispatch": collectives.dispatch_floor_seconds(
+            float(nodes), kernels.dispatch_floor_seconds, kernels.dispatch_floor_per_doubling_seconds
+        ),
+        "combine": kernels.combine_floor_seconds if nodes == 1 else kernels.internode_floor_seconds,
+    }
     for way, width in (("dispatch", layers.dispatch_width), ("combine", ACTIVATION_BYTES)):
         one = derive(
             f"{way}_layer_seconds",
@@ -193,7 +203,7 @@ def _add_exchange(
             internode_bytes=far * width,
             intranode_bandwidth=kernels.dispatch_bandwidth,
             internode_bandwidth=kernels.internode_bandwidth,
-            floor_seconds=floor,
+            floor_seconds=floors[way],
         )
         name = f"{way}_seconds"
         seconds = derive(name, all_layers_seconds, layers=layers.count, layer_seconds=one)

@@ -30,6 +30,8 @@ class Prepared:
     """In the formats of the plan."""
     hardware: Hardware
     kv_dtype: str | None
+    engine: Engine | None
+    """None where the steps are bare kernels."""
     arguments: tuple[object, ...]
     """Kept alive, so that their identities stay theirs as long as the plan is cached."""
 
@@ -89,7 +91,7 @@ def _build(
     card = _engine(engine)
     formatted = model if weight_dtype is None else model.with_weight_dtype(weight_dtype)
     plan = build_plan(formatted, formatted.layers, hardware, layout, kv_dtype, card)
-    return Prepared(plan, formatted, hardware, kv_dtype, (model, engine))
+    return Prepared(plan, formatted, hardware, kv_dtype, card, (model, engine))
 
 
 def _engine(engine: Engine | str | None) -> Engine | None:

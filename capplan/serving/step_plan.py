@@ -27,11 +27,12 @@ class AttentionLayers:
     ramp_tokens: float
     token_seconds: float
     context_kv_bytes_per_token: float
+    context_query_bytes_per_token: float
     context_flops_per_pair: float
     context_floor_seconds: float
     context_stream_bandwidth: float
     context_flops_per_second: float
-    context_ramp_tokens: float
+    context_token_seconds: float
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,135 @@
+"""What a benchmark with fixed concurrency measures: mean TTFT and TPOT of an instance that prefills and decodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from capplan.cards.engine import Engine
+from capplan.cards.hardware import Hardware
+from capplan.cards.model import Model
+from capplan.errors import InputError
+from capplan.formulas import closed_loop as formulas
+from capplan.serving.evaluation import Batch, decode_work, evaluate_step
+from capplan.serving.layout import Layout
+from capplan.serving.mixed import mixed_seconds
+from capplan.serving.prefill import prefill
+from capplan.serving.prepared import Prepared, prepare
+from capplan.serving.step_time import one_number
+from capplan.serving.work import Work
+
+
+@dataclass(frozen=True)
+class ClosedLoop:
+    """An instance with a fixed number of requests in flight.
+
+    Parameters
+    ----------
+    running : requests that hold a slot, the others wait for one [1]
+    decode_seconds : a step with all of them and no prompt [s]
+    prompt_seconds : one prompt in a step of its own [s]
+    joined_seconds : what one prompt adds to a decode step [s]
+    ttft_seconds, tpot_seconds : means over requests [s]
+    slot_wait_seconds : part of the TTFT that is spent waiting for a slot [s]
+    tokens_per_second : output tokens of the instance [token/s]
+    """
+
+    running: float
+    decode_seconds: float
+    prompt_seconds: float
+    joined_seconds: float
+    ttft_seconds: float
+    tpot_seconds: float
+    slot_wait_seconds: float
+    tokens_per_second: float
+
+
+def closed_loop(
+    model: Model,
+    hardware: Hardware,
+    layout: Layout,
+    prompt: float,
+    output: float,
+    concurrency: float,
+    *,
+    engine: Engine | str = "vllm",
+    slots: float | None = None,
+    weight_dtype: str | None = None,
+    kv_dtype: str | None = None,
+    skew: float = 1.0,
+) -> ClosedLoop:
+    r"""Mean TTFT and TPOT of a benchmark with fixed lengths and fixed concurrency.
+
+    .. math:: \mathrm{TTFT} = t_0 + P (1 + g) + W, \qquad \mathrm{TPOT} = T + \frac{(b - 1 - g)^+}{o}\,\Delta P
+
+    T is a decode step at half of the output, P a prompt alone, Delta P what it adds to a decode step whose weight
+    reads it shares; see :mod:`capplan.formulas.closed_loop`.
+
+    Parameters
+    ----------
+    model, hardware, layout : what runs where
+    prompt, output : tokens of every request [tokens]
+    concurrency : requests in flight in the whole instance [1]
+    engine : engine card or name; its constants of the TTFT are calibrated to published runs, not derived
+    slots : requests that run at once, where fewer fit than are in flight; None for all [1]
+    weight_dtype, kv_dtype, skew : as in :func:`capplan.decode_step`
+
+    Returns
+    -------
+    closed_loop : :class:`ClosedLoop`
+
+    Raises
+    ------
+    InputError : lengths or a concurrency below 1, an output of one token, the engine ``none``
+
+    Examples
+    --------
+    >>> from capplan.cards.hardware_card import load_hardware
+    >>> from capplan.cards.model_card import load_model
+    >>> run = closed_loop(load_model("llama-3.1-8b"), load_hardware("h100"), Layout(), 1024, 1024, 16)
+    >>> run.tpot_seconds > run.decode_seconds > 0.005
+    True
+
+    References
+    ----------
+    Public runs of InferenceX and others, predicted beside measured: benchmarks/fidelity.py.
+    """
+    tokens, made = one_number(prompt, "prompt", least=1.0), one_number(output, "output", least=2.0)
+    in_flight = one_number(concurrency, "concurrency", least=1.0)
+    running = in_flight if slots is None else min(in_flight, one_number(slots, "slots", least=1.0))
+    prepared = prepare(model, hardware, layout, weight_dtype, kv_dtype, engine, None)
+    if prepared.engine is None:
+        raise InputError("needs an engine: bare kernels have no client", key="engine")
+    alone = prefill(model, hardware, layout, tokens, weight_dtype=weight_dtype, kv_dtype=kv_dtype, engine=engine,
+                    skew=skew)  # fmt: skip
+    decode, joined = _steps(prepared, running, tokens, made, skew)
+    return _answer(prepared.engine, float(alone.seconds), decode, joined, running, in_flight, made)
+
+
+def _steps(prepared: Prepared, running: float, prompt: float, output: float, skew: float) -> tuple[float, float]:
+    """A decode step, and what one prompt adds to it [s]."""
+    rank = -(-running // prepared.plan.layout.dp)
+    batch = Batch(rank, running, prompt + output / 2, 0, None, skew, False)
+    decode = float(evaluate_step(prepared, batch, None).seconds)
+    joining = Work(1.0, prompt, 0.0, prompt, 1.0, skew, prefill=True)
+    both = float(mixed_seconds(prepared.plan, decode_work(prepared.plan, batch), joining))
+    return decode, max(both - decode, 0.0)
+
+
+def _answer(
+    engine: Engine, alone: float, decode: float, joined: float, running: float, in_flight: float, output: float
+) -> ClosedLoop:
+    wait = formulas.prompt_wait(running, engine.ttft_sqrt_factor, engine.ttft_linear_factor)
+    ttft = formulas.closed_loop_ttft_seconds(alone, wait, engine.ttft_base_seconds)
+    tpot = formulas.closed_loop_tpot_seconds(decode, joined, running, wait, output - 1)
+    in_slot = ttft + (output - 1) * tpot
+    slot_wait = formulas.slot_wait_seconds(in_flight, running, in_slot)
+    return ClosedLoop(
+        running=running,
+        decode_seconds=decode,
+        prompt_seconds=alone,
+        joined_seconds=joined,
+        ttft_seconds=ttft + slot_wait,
+        tpot_seconds=tpot,
+        slot_wait_seconds=slot_wait,
+        tokens_per_second=running * output / in_slot,
+    )
