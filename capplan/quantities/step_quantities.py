@@ -23,6 +23,13 @@ _PARTS: tuple[Quantity, ...] = (
         "capplan.formulas.attention_time",
     ),
     Quantity(
+        "recurrence_seconds",
+        "s",
+        "Recurrent layers: states, scans and short convolutions, projections not among them.",
+        "layers * (floor + states and activations / bandwidth), or floor + (stream^4 + scan^4)^(1/4) in a prefill",
+        "capplan.formulas.recurrence_time",
+    ),
+    Quantity(
         "linear_seconds",
         "s",
         "Dense matrix products of all layers, routed experts not among them.",
@@ -191,6 +198,16 @@ _CONSTANTS: tuple[tuple[str, str, str], ...] = (
     ("exchange_compute_share", "1", "Share of the GPU that the exchange for many tokens takes from computation."),
     ("internode_floor_seconds", "s", "Start-up of an exchange between nodes."),
     ("internode_bandwidth", "B/s", "Rate at which a GPU sends to other nodes."),
+    ("recurrence_floor_seconds", "s", "Floor of convolution and recurrence of one layer in a decode step."),
+    ("recurrence_stream_bandwidth", "B/s", "Rate at which a recurrent state is read and written."),
+    ("recurrence_flops", "FLOP/s", "Rate of a chunked scan, counted on its products with the state alone."),
+    ("kimi_delta_flops", "FLOP/s", "The same for kimi delta attention, whose channels decay apart."),
+    ("recurrence_ramp_tokens", "token", "Tokens by which every prompt costs a scan as if it were longer."),
+    ("recurrence_token_seconds", "s/token", "Time of one token of a lone prompt in a scan chunk by chunk."),
+    ("kimi_delta_token_seconds", "s/token", "The same for kimi delta attention."),
+    ("context_recurrence_floor_seconds", "s", "Floor of convolution and scan of one layer in a prefill."),
+    ("convolution_stream_bandwidth", "B/s", "Rate at which a short convolution moves its inputs and state."),
+    ("scan_element_seconds", "s", "Time of one state element and token in the selective scan of Mamba."),
     ("sustained_share", "1", "Arithmetic rate of a long run under the power limit over that of a short one."),
 )
 

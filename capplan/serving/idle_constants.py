@@ -8,6 +8,7 @@ from capplan.cards.hardware import Hardware
 from capplan.cards.kv import kv_width_bytes
 from capplan.cards.model import Matmul, Model
 from capplan.serving.layout import Layout
+from capplan.serving.recurrent_plan import LONE_TOKEN_SECONDS
 
 _ARITHMETICS = ("bf16", "fp8", "fp4")
 _ALL_REDUCE = (
@@ -17,6 +18,12 @@ _ALL_REDUCE = (
     "all_reduce_bandwidth",
 )
 _EXCHANGE = ("dispatch_floor_seconds", "dispatch_bandwidth", "exchange_compute_share")
+_RECURRENCE = (
+    "recurrence_floor_seconds",
+    "recurrence_stream_bandwidth",
+    "recurrence_ramp_tokens",
+    "context_recurrence_floor_seconds",
+)
 _MIXTURE = ("moe_floor_seconds", "moe_stream_bandwidth", "moe_narrow_outputs")
 
 
@@ -31,6 +38,7 @@ def idle_constants(model: Model, hardware: Hardware, layout: Layout, kv_dtype: s
     """
     return {
         *_idle_attention(model, kv_dtype),
+        *_idle_recurrence(model),
         *_idle_arithmetic(model),
         *_idle_exchanges(model, hardware, layout),
     }
@@ -44,6 +52,21 @@ def _idle_attention(model: Model, kv_dtype: str) -> Iterator[str]:
         yield from ("attention_floor_seconds", "attention_token_seconds")
     if kv_width_bytes(kv_dtype) >= 2:
         yield "attention_stream_bandwidth_fp8"
+
+
+def _idle_recurrence(model: Model) -> Iterator[str]:
+    kinds = {group.recurrence.kind for group in model.layers if group.recurrence is not None}
+    if not kinds:
+        yield "convolution_stream_bandwidth"
+    if not kinds - {"short_conv"}:
+        yield from _RECURRENCE
+    if "mamba" not in kinds:
+        yield "scan_element_seconds"
+    if "kimi_delta" not in kinds:
+        yield "kimi_delta_flops"
+    yield from (constant for kind, constant in LONE_TOKEN_SECONDS.items() if kind not in kinds)
+    if not kinds - {"short_conv", "mamba", "kimi_delta"}:
+        yield "recurrence_flops"
 
 
 def _idle_arithmetic(model: Model) -> Iterator[str]:

@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 from capplan.cards.engine import Engine
 from capplan.cards.hardware import Hardware
 from capplan.cards.kv import kv_width_bytes, layer_kv_bytes_per_token
-from capplan.cards.model import Attention, FeedForward, LayerGroup, Matmul, Model
+from capplan.cards.model import Attention, FeedForward, LayerGroup, Matmul, Model, Recurrence
 from capplan.errors import InputError, UnsupportedModelError
 from capplan.formulas.attention_time import attention_flops_per_pair
 from capplan.formulas.experts import ExpertTerm, expert_term
 from capplan.formulas.gemm import ACTIVATION_BYTES, GemmTerm, gemm_term
 from capplan.formulas.kv_cache import busiest_stage_share, kv_heads_per_rank
 from capplan.serving.layout import Layout
+from capplan.serving.recurrent_plan import RecurrentLayers, projected_width, recurrent_layers
 from capplan.serving.step_plan import AttentionLayers, ExpertLayers, StepPlan, Traffic, group_of
 from capplan.serving.weights import expert_shards
 
@@ -72,10 +73,6 @@ def _refuse_unknown(group: LayerGroup, model: Model) -> None:
 
 def _untimed(group: LayerGroup) -> str | None:
     attention = group.attention
-    if group.recurrence is not None:
-        return f"{group.recurrence.kind} layers"
-    if group.weight_copies:
-        return "layers that share their weights"
     if attention is None:
         return None
     if attention.kind not in ("gqa", "mla"):
@@ -102,11 +99,10 @@ class _Builder:
         self.gemms: dict[GemmTerm, float] = {}
         self.latent: dict[GemmTerm, float] = {}
         self.latent_split: dict[GemmTerm, float] = {}
-        self.states: dict[GemmTerm, float] = {}
+        self.recurrences: dict[RecurrentLayers, float] = {}
         self.attentions: dict[AttentionLayers, float] = {}
         self.mixtures: dict[ExpertLayers, float] = {}
         self.weight_bytes = self.row_bytes = self.small_row_bytes = self.small_kernels = self.all_reduces = 0.0
-        self.state_bytes = 0.0
 
     def plan(self, groups: tuple[LayerGroup, ...], layers: float) -> StepPlan:
         """The finished plan."""
@@ -121,7 +117,6 @@ class _Builder:
             all_reduces=self.all_reduces,
             logits_bytes_per_row=float(ACTIVATION_BYTES * self.model.vocab_size),
             traffic=self._traffic(),
-            state_bytes=self.state_bytes,
             tensor_group=group_of(layout.tp, hardware),
             expert_group=group_of(layout.tp * layout.dp, hardware),
             stages_share_a_node=layout.gpus <= hardware.scale_up.gpus,
@@ -139,7 +134,7 @@ class _Builder:
             "latent_gemms": _counted(self.latent),
             "latent_split_gemms": _counted(self.latent_split),
             "attentions": tuple(replace(term, count=count) for term, count in self.attentions.items()),
-            "states": _counted(self.states),
+            "recurrences": tuple(replace(term, count=count) for term, count in self.recurrences.items()),
             "mixtures": tuple(replace(term, count=count) for term, count in self.mixtures.items()),
             "elementwise": (1, floor, 0.0, streamed, 0.0),
             "head": (head,),
@@ -164,8 +159,8 @@ class _Builder:
             kernels += self._add_gemm(matmul, count)
         if group.attention is not None:
             kernels += self._add_attention(group.attention, count)
-        if group.state_bytes:
-            self._add_state(group.state_bytes, count)
+        if group.recurrence is not None:
+            kernels += self._add_recurrence(group.recurrence, count)
         if group.feed_forward is not None:
             kernels += self._add_feed_forward(group.feed_forward, count)
         self.small_kernels += kernels * count
@@ -255,11 +250,15 @@ class _Builder:
             "context_ramp_tokens": kernels.context_attention_ramp_tokens,
         }
 
-    def _add_state(self, state_bytes: float, count: float) -> None:
-        moved = 2 * state_bytes / self.layout.tp
-        self.state_bytes += count * moved
-        streamed = moved / self.kernels.attention_stream_bandwidth
-        _add(self.states, (1, self.kernels.attention_floor_seconds, 0.0, streamed, 0.0), count)
+    def _add_recurrence(self, recurrence: Recurrence, count: float) -> float:
+        """Projections and the recurrence itself; every product split by rows ends in an all-reduce."""
+        quantisers = sum(self._add_gemm(matmul, count) for matmul in recurrence.matmuls)
+        ways = self.layout.tp
+        if ways > 1:
+            self.all_reduces += count * sum(matmul.shard == "row" for matmul in recurrence.matmuls)
+        _add(self.recurrences, recurrent_layers(recurrence, self.hardware, ways), count)
+        self.small_row_bytes += count * 2 * ACTIVATION_BYTES * projected_width(recurrence) / ways
+        return quantisers
 
     def _add_feed_forward(self, feed_forward: FeedForward, count: float) -> float:
         quantisers = sum(self._add_gemm(matmul, count) for matmul in feed_forward.matmuls)

@@ -10,6 +10,7 @@ from capplan.formulas._ops import Value
 from capplan.formulas.attention_time import causal_pairs
 from capplan.formulas.gemm import ACTIVATION_BYTES, GemmTerm
 from capplan.formulas.kv_cache import held_tokens
+from capplan.serving.recurrent_plan import recurrent_bytes, recurrent_kernels
 from capplan.serving.step_plan import AttentionLayers, ExpertLayers, StepPlan
 from capplan.serving.work import Work
 
@@ -76,11 +77,11 @@ def link_bytes(plan: StepPlan, work: Work) -> dict[str, Value]:
 
 
 def hbm_bytes(plan: StepPlan, work: Work) -> Value:
-    """Weights, cache, experts and activations of one pass [B]."""
+    """Weights, cache, recurrent states, experts and activations of one pass [B]."""
     traffic = plan.traffic
     total = traffic.weight_bytes + traffic.bytes_per_row * work.rows
     total = total + traffic.head_weight_bytes + traffic.head_bytes_per_row * work.head_rows
-    total = total + kv_read_bytes(plan, work) + kv_written_bytes(plan, work) + plan.state_bytes * work.sequences
+    total = total + kv_read_bytes(plan, work) + kv_written_bytes(plan, work) + recurrent_bytes(work, plan.recurrences)
     for layers in plan.mixtures:
         rows, distinct = mixture_load(layers, work)
         total = total + layers.count * (distinct * layers.expert_bytes + rows * layers.row_bytes)
@@ -157,7 +158,7 @@ def _kernels(plan: StepPlan, work: Work) -> Iterator[Kernel]:
     yield from (_gemm(term, work.rows) for term in (*plan.gemms, plan.elementwise))
     yield from (_gemm(term, latent_rows) for term in latent)
     yield from (_gemm(term, work.head_rows) for term in (*plan.head, plan.sampling))
-    yield from (_gemm(term, work.sequences) for term in plan.states)
+    yield from recurrent_kernels(work, plan.recurrences)
     yield from (_attention(layer, work) for layer in plan.attentions)
     for layers in plan.mixtures:
         yield from _experts(layers, *mixture_load(layers, work))

@@ -12,6 +12,7 @@ from capplan.formulas.attention_time import context_attention_seconds, decode_at
 from capplan.formulas.gemm import ACTIVATION_BYTES, gemms_seconds
 from capplan.formulas.kv_cache import held_tokens
 from capplan.serving import links
+from capplan.serving.recurrent_plan import recurrent_layers_seconds
 from capplan.serving.step_plan import AttentionLayers, ExpertLayers, StepPlan
 from capplan.serving.work import Work
 
@@ -36,6 +37,10 @@ def pass_parts(plan: StepPlan, work: Work, derive: Derive) -> tuple[Parts, Parts
         "lm_head_seconds": derive("lm_head_seconds", gemms_seconds, rows=work.head_rows, terms=plan.head),
         "sampling_seconds": derive("sampling_seconds", gemms_seconds, rows=work.head_rows, terms=(plan.sampling,)),
     }
+    if plan.recurrences:
+        compute["recurrence_seconds"] = derive(
+            "recurrence_seconds", recurrent_layers_seconds, work=work, layers=plan.recurrences
+        )
     exchange: Parts = {}
     if plan.mixtures:
         add_mixtures(plan, work, derive, compute, exchange)
@@ -67,9 +72,9 @@ def linear_seconds(rows: Value, terms: Any, latent_rows: Value | None, latent_te
 
 
 def attention_part(plan: StepPlan, work: Work, derive: Derive) -> Value:
-    """Attention cores of all layers, and recurrent states."""
+    """Attention cores of all layers."""
     if work.prefill:
-        seconds = derive(
+        return derive(
             "attention_seconds",
             context_attention_layers_seconds,
             prompts=work.sequences,
@@ -77,16 +82,14 @@ def attention_part(plan: StepPlan, work: Work, derive: Derive) -> Value:
             cached_tokens=work.cached_tokens,
             layers=plan.attentions,
         )
-    else:
-        seconds = derive(
-            "attention_seconds",
-            decode_attention_layers_seconds,
-            sequences=work.sequences,
-            context_tokens=work.cached_tokens,
-            query_tokens=work.new_tokens,
-            layers=plan.attentions,
-        )
-    return seconds + gemms_seconds(work.sequences, plan.states) if plan.states else seconds
+    return derive(
+        "attention_seconds",
+        decode_attention_layers_seconds,
+        sequences=work.sequences,
+        context_tokens=work.cached_tokens,
+        query_tokens=work.new_tokens,
+        layers=plan.attentions,
+    )
 
 
 def decode_attention_layers_seconds(

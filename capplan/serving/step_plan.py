@@ -8,6 +8,7 @@ from capplan.cards.hardware import Hardware, Kernels
 from capplan.formulas.experts import ExpertTerm
 from capplan.formulas.gemm import GemmTerm
 from capplan.serving.layout import Layout
+from capplan.serving.recurrent_plan import RecurrentLayers
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,7 @@ class StepPlan:
     latent_split_gemms: tuple[GemmTerm, ...]
     """The same as decode runs them, absorbed into query and output: two products, one floor more."""
     attentions: tuple[AttentionLayers, ...]
-    states: tuple[GemmTerm, ...]
-    """Recurrent states read and written: streaming a sequence."""
+    recurrences: tuple[RecurrentLayers, ...]
     mixtures: tuple[ExpertLayers, ...]
     elementwise: GemmTerm
     head: tuple[GemmTerm, ...]
@@ -97,8 +97,6 @@ class StepPlan:
     engine_gap_seconds: float
     engine_gap_per_sequence_seconds: float
     traffic: Traffic
-    state_bytes: float
-    """Recurrent state of one sequence on this GPU, read and written."""
     tensor_group: Group
     expert_group: Group
     stages_share_a_node: bool
