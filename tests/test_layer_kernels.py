@@ -15,8 +15,17 @@ MOST = {
     "kimi_delta generation, vllm": (0.08, 0.35),
     "kimi_delta verify, vllm": (0.06, 0.25),
     "kimi_delta context, vllm": (0.08, 0.25),
+    "dsa generation, sglang": (0.12, 0.40),
+    "dsa context, vllm": (0.12, 0.70),
+    "csa generation, vllm": (0.12, 0.30),
+    "csa context, vllm": (0.18, 0.50),
+    "hca generation, vllm": (0.12, 0.30),
+    "hca context, vllm": (0.18, 0.45),
+    "msa generation, vllm": (0.30, 0.75),
+    "msa context, vllm": (0.38, 0.70),
 }
-"""Median and 90th percentile of the error on an H200."""
+"""Median and 90th percentile of the error on an H200. Modules hold their projections, by the constants of plain
+products; no constant of compressed attention (csa, hca) is fitted to its own tables."""
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,20 @@ _PARTS: tuple[Quantity, ...] = (
         "capplan.formulas.recurrence_time",
     ),
     Quantity(
+        "sparse_attention_seconds",
+        "s",
+        "Cores of layers that read a part of their cache: chosen or compressed entries, and a window.",
+        "layers * (floor + (stream^4 + compute^4)^(1/4)) over the entries read",
+        "capplan.formulas.sparse_attention_time",
+    ),
+    Quantity(
+        "indexer_seconds",
+        "s",
+        "Indexers of all layers: every entry of the cache scored, the best selected.",
+        "layers * (floor + (stream^4 + compute^4)^(1/4) + 8 B * scores / indexer_score_bandwidth)",
+        "capplan.formulas.sparse_attention_time",
+    ),
+    Quantity(
         "linear_seconds",
         "s",
         "Dense matrix products of all layers, routed experts not among them.",
@@ -208,6 +222,14 @@ _CONSTANTS: tuple[tuple[str, str, str], ...] = (
     ("context_recurrence_floor_seconds", "s", "Floor of convolution and scan of one layer in a prefill."),
     ("convolution_stream_bandwidth", "B/s", "Rate at which a short convolution moves its inputs and state."),
     ("scan_element_seconds", "s", "Time of one state element and token in the selective scan of Mamba."),
+    ("indexer_floor_seconds", "s", "Floor of an indexer: scores, selection, the small kernels in front of them."),
+    ("indexer_flops", "FLOP/s", "Arithmetic rate of the scores of an indexer."),
+    ("indexer_score_bandwidth", "B/s", "Rate at which scores are written and selected from."),
+    ("indexer_entry_seconds", "s", "Time of one entry of a lone sequence in scoring and selection."),
+    ("sparse_stream_bandwidth", "B/s", "Rate at which attention reads scattered entries of the cache."),
+    ("sparse_attention_flops", "FLOP/s", "Arithmetic rate of attention over chosen latents."),
+    ("sparse_narrow_cache_flops", "FLOP/s", "The same over an 8-bit cache."),
+    ("block_sparse_flops", "FLOP/s", "Arithmetic rate of grouped-query attention over chosen blocks."),
     ("sustained_share", "1", "Arithmetic rate of a long run under the power limit over that of a short one."),
 )
 

@@ -13,13 +13,14 @@ from capplan.cards.engine import Engine
 from capplan.cards.hardware import Hardware
 from capplan.cards.kv import kv_width_bytes, layer_kv_bytes_per_token
 from capplan.cards.model import Attention, FeedForward, LayerGroup, Matmul, Model, Recurrence
-from capplan.errors import InputError, UnsupportedModelError
+from capplan.errors import InputError
 from capplan.formulas.attention_time import attention_flops_per_pair
 from capplan.formulas.experts import ExpertTerm, expert_term
 from capplan.formulas.gemm import ACTIVATION_BYTES, GemmTerm, gemm_term
 from capplan.formulas.kv_cache import busiest_stage_share, kv_heads_per_rank
 from capplan.serving.layout import Layout
 from capplan.serving.recurrent_plan import RecurrentLayers, projected_width, recurrent_layers
+from capplan.serving.sparse_plan import SparseLayers, is_sparse, moved_elements, sparse_layers
 from capplan.serving.step_plan import AttentionLayers, ExpertLayers, StepPlan, Traffic, group_of
 from capplan.serving.weights import expert_shards
 
@@ -40,7 +41,7 @@ def build_plan(
     kv_dtype: str | None,
     engine: Engine | None,
 ) -> StepPlan:
-    """The plan of a pass through ``groups`` and lm_head.
+    """The plan of a pass of text through ``groups`` and lm_head: layers of cross attention are skipped.
 
     Parameters
     ----------
@@ -52,10 +53,8 @@ def build_plan(
     Raises
     ------
     InputError : expert parallelism for a model without experts, an unknown cache type
-    UnsupportedModelError : a kind of layer whose time is not modelled
     """
-    for group in groups:
-        _refuse_unknown(group, model)
+    groups = tuple(group for group in groups if not _skipped(group))
     if layout.ep is not None and layout.ep > 1 and not model.is_mixture:
         raise InputError(f"{model.name} has no experts; leave ep out", key="layout.ep")
     total = sum(group.count for group in groups)
@@ -63,23 +62,9 @@ def build_plan(
     return _Builder(model, hardware, layout, kv_dtype or model.kv_dtype, engine, stretch).plan(groups, total * stretch)
 
 
-def _refuse_unknown(group: LayerGroup, model: Model) -> None:
-    """Parameters and memory of all layers are known, the time of some is not."""
-    kind = _untimed(group)
-    if kind is not None:
-        problem = f"{model.name} has {kind}, whose time is not modelled; its parameters, weights and KV cache are"
-        raise UnsupportedModelError(problem, key="model")
-
-
-def _untimed(group: LayerGroup) -> str | None:
-    attention = group.attention
-    if attention is None:
-        return None
-    if attention.kind not in ("gqa", "mla"):
-        return f"{attention.kind} attention layers"
-    if attention.indexer is not None or attention.selected_tokens:
-        return "sparse attention with an indexer"
-    return None if attention.stores_kv else "layers that read the cache of another layer"
+def _skipped(group: LayerGroup) -> bool:
+    """Layers of cross attention: without images engines leave them out whole, feed-forward and all."""
+    return group.attention is not None and group.attention.kind == "cross"
 
 
 class _Builder:
@@ -99,6 +84,7 @@ class _Builder:
         self.gemms: dict[GemmTerm, float] = {}
         self.latent: dict[GemmTerm, float] = {}
         self.latent_split: dict[GemmTerm, float] = {}
+        self.sparse: dict[SparseLayers, float] = {}
         self.recurrences: dict[RecurrentLayers, float] = {}
         self.attentions: dict[AttentionLayers, float] = {}
         self.mixtures: dict[ExpertLayers, float] = {}
@@ -134,6 +120,7 @@ class _Builder:
             "latent_gemms": _counted(self.latent),
             "latent_split_gemms": _counted(self.latent_split),
             "attentions": tuple(replace(term, count=count) for term, count in self.attentions.items()),
+            "sparse": tuple(replace(term, count=count) for term, count in self.sparse.items()),
             "recurrences": tuple(replace(term, count=count) for term, count in self.recurrences.items()),
             "mixtures": tuple(replace(term, count=count) for term, count in self.mixtures.items()),
             "elementwise": (1, floor, 0.0, streamed, 0.0),
@@ -181,10 +168,13 @@ class _Builder:
     def _add_latent(
         self, term: GemmTerm, inputs: float, outputs: float, matmul: Matmul, attention: Attention, times: float
     ) -> None:
-        _add(self.latent, term, times)
+        """Latents are expanded in a prefill and absorbed in decode; sparse layers absorb them in both."""
+        absorbed = self.gemms if is_sparse(attention) else self.latent_split
+        if absorbed is self.latent_split:
+            _add(self.latent, term, times)
         value_share = attention.value_head_dim / (attention.value_head_dim + attention.qk_nope_head_dim)
         for share in (value_share, 1 - value_share):
-            _add(self.latent_split, self._gemm(inputs, outputs * share, matmul), times)
+            _add(absorbed, self._gemm(inputs, outputs * share, matmul), times)
 
     def _gemm(self, inputs: float, outputs: float, matmul: Matmul) -> GemmTerm:
         kernels = self.kernels
@@ -202,9 +192,16 @@ class _Builder:
         quantisers = sum(self._add_gemm(matmul, count, attention) for matmul in attention.matmuls)
         if self.layout.tp > 1:
             self.all_reduces += count
-        _add(self.attentions, self._attention_layers(attention), count)
-        width = _heads(attention, self.layout.tp) * (attention.head_dim + attention.value_head_dim)
-        self.small_row_bytes += count * 2 * ACTIVATION_BYTES * width
+        if is_sparse(attention):
+            _add(self.sparse, sparse_layers(attention, self.hardware, self.layout, self.kv_dtype), count)
+            indexer = attention.indexer.matmuls if attention.indexer is not None else ()
+            quantisers += sum(self._add_gemm(matmul, count) for matmul in indexer)
+        else:
+            _add(self.attentions, self._attention_layers(attention), count)
+        moved = 2.0 * _heads(attention, self.layout.tp) * (attention.head_dim + attention.value_head_dim)
+        if is_sparse(attention):
+            moved = moved_elements(attention, self.layout.tp)
+        self.small_row_bytes += count * ACTIVATION_BYTES * moved
         return quantisers
 
     def _attention_layers(self, attention: Attention) -> AttentionLayers:
@@ -213,7 +210,11 @@ class _Builder:
             count=1.0,
             window=attention.window,
             context_parallel=layout.dcp,
-            kv_bytes_per_token=layer_kv_bytes_per_token(attention, self.kv_dtype, tensor_parallel=layout.tp),
+            # A layer without a cache of its own reads as much of an earlier one.
+            kv_bytes_per_token=layer_kv_bytes_per_token(
+                replace(attention, stores_kv=True), self.kv_dtype, tensor_parallel=layout.tp
+            ),
+            stores_kv=attention.stores_kv,
             ramp_tokens=self.kernels.attention_ramp_tokens,
             **self._decode_attention(attention),
             **self._context_attention(attention),

@@ -13,6 +13,7 @@ from capplan.formulas.gemm import ACTIVATION_BYTES, gemms_seconds
 from capplan.formulas.kv_cache import held_tokens
 from capplan.serving import links
 from capplan.serving.recurrent_plan import recurrent_layers_seconds
+from capplan.serving.sparse_plan import indexers_seconds, sparse_cores_seconds
 from capplan.serving.step_plan import AttentionLayers, ExpertLayers, StepPlan
 from capplan.serving.work import Work
 
@@ -31,16 +32,12 @@ def pass_parts(plan: StepPlan, work: Work, derive: Derive) -> tuple[Parts, Parts
     """Seconds of one pass by part: what the GPU computes, and what it waits for its peers."""
     rows = work.rows
     compute = {
-        "attention_seconds": attention_part(plan, work, derive),
+        **attention_parts(plan, work, derive),
         "linear_seconds": linear_part(plan, work, derive),
         "elementwise_seconds": derive("elementwise_seconds", gemms_seconds, rows=rows, terms=(plan.elementwise,)),
         "lm_head_seconds": derive("lm_head_seconds", gemms_seconds, rows=work.head_rows, terms=plan.head),
         "sampling_seconds": derive("sampling_seconds", gemms_seconds, rows=work.head_rows, terms=(plan.sampling,)),
     }
-    if plan.recurrences:
-        compute["recurrence_seconds"] = derive(
-            "recurrence_seconds", recurrent_layers_seconds, work=work, layers=plan.recurrences
-        )
     exchange: Parts = {}
     if plan.mixtures:
         add_mixtures(plan, work, derive, compute, exchange)
@@ -69,6 +66,21 @@ def linear_seconds(rows: Value, terms: Any, latent_rows: Value | None, latent_te
     """Products of the new tokens, and those that expand latents where there are any [s]."""
     seconds = gemms_seconds(rows, terms)
     return seconds if latent_rows is None else seconds + gemms_seconds(latent_rows, latent_terms)
+
+
+def attention_parts(plan: StepPlan, work: Work, derive: Derive) -> Parts:
+    """Attention of all kinds and recurrences, as far as the model has them."""
+    parts: Parts = {}
+    if plan.attentions:
+        parts["attention_seconds"] = attention_part(plan, work, derive)
+    for name, formula, layers in (
+        ("sparse_attention_seconds", sparse_cores_seconds, plan.sparse),
+        ("indexer_seconds", indexers_seconds, plan.indexed),
+        ("recurrence_seconds", recurrent_layers_seconds, plan.recurrences),
+    ):
+        if layers:
+            parts[name] = derive(name, formula, work=work, layers=layers)
+    return parts
 
 
 def attention_part(plan: StepPlan, work: Work, derive: Derive) -> Value:
@@ -236,6 +248,7 @@ def add_tensor_parallel(plan: StepPlan, work: Work, derive: Derive, exchange: Pa
 
 def context_parallel_part(plan: StepPlan, work: Work, derive: Derive) -> Value:
     """Queries gathered before, and outputs scattered after, attention whose cache is spread over ranks."""
+    layers = sum(layer.count for layer in plan.attentions) + sum(layer.count for layer in plan.sparse)
     start = plan.all_reduce_floor_seconds + plan.all_reduce_floor_per_gpu_seconds * plan.layout.dcp
     return derive(
         "context_parallel_seconds",
@@ -244,7 +257,7 @@ def context_parallel_part(plan: StepPlan, work: Work, derive: Derive) -> Value:
         internode_bytes=0.0 * work.rows,
         intranode_bandwidth=plan.kernels.all_reduce_bandwidth,
         internode_bandwidth=plan.kernels.internode_bandwidth,
-        floor_seconds=2 * start * sum(layer.count for layer in plan.attentions),
+        floor_seconds=2 * start * layers,
     )
 
 

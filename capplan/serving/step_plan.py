@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from capplan.cards.hardware import Hardware, Kernels
 from capplan.formulas.experts import ExpertTerm
 from capplan.formulas.gemm import GemmTerm
 from capplan.serving.layout import Layout
 from capplan.serving.recurrent_plan import RecurrentLayers
+from capplan.serving.sparse_plan import SparseLayers
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,8 @@ class AttentionLayers:
     exchange_bytes_per_row: float
     """Queries gathered and outputs scattered over decode context parallelism, sent by one GPU."""
     kv_bytes_per_token: float
+    stores_kv: bool
+    """False where the layer reads the cache of an earlier one."""
     flops_per_pair: float
     floor_seconds: float
     stream_bandwidth: float
@@ -86,6 +90,7 @@ class StepPlan:
     """The same as decode runs them, absorbed into query and output: two products, one floor more."""
     attentions: tuple[AttentionLayers, ...]
     recurrences: tuple[RecurrentLayers, ...]
+    sparse: tuple[SparseLayers, ...]
     mixtures: tuple[ExpertLayers, ...]
     elementwise: GemmTerm
     head: tuple[GemmTerm, ...]
@@ -100,6 +105,11 @@ class StepPlan:
     tensor_group: Group
     expert_group: Group
     stages_share_a_node: bool
+
+    @cached_property
+    def indexed(self) -> tuple[SparseLayers, ...]:
+        """Sparse layers with an indexer of their own."""
+        return tuple(layer for layer in self.sparse if layer.index_flops_per_pair)
 
     @property
     def kernels(self) -> Kernels:
