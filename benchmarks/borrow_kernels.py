@@ -1,4 +1,4 @@
-"""Fill the ``kernels`` of hardware cards nobody measured from the nearest GPU that was, by one rule.
+"""Fill the ``kernels`` nobody measured on a GPU from the nearest one where somebody did, by one rule.
 
 Rule: a constant of a measured card, as a share of the peak it belongs to, holds on its relatives. So
 
@@ -29,6 +29,7 @@ CARDS = Path(__file__).resolve().parent.parent / "hardware"
 MARK = "borrowed"
 
 DONORS = {
+    "h100-sxm": "h200",
     "h800": "h100-sxm",
     "h20": "h200",
     "a100-80g": "h100-sxm",
@@ -47,7 +48,7 @@ DONORS = {
 }
 """Card to the card it borrows from, in an order that fills donors first."""
 
-FIRST = ("b200", "b300", "a100-80g")
+FIRST = ("h100-sxm", "b200", "b300", "a100-80g")
 ORDER = [*FIRST, *(name for name in DONORS if name not in FIRST)]
 
 

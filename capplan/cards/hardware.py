@@ -75,6 +75,30 @@ class Kernels:
     all_reduce_two_step_floor_seconds: float = 0.0
     exchange_compute_share: float = 0.0
     """Multiprocessors the exchange for many tokens takes away from computation it overlaps with."""
+    recurrence_floor_seconds: float = 0.0
+    recurrence_stream_bandwidth: float = 0.0
+    """Of recurrent states, read and written; 0 on a card without constants of recurrent layers."""
+    recurrence_flops: float = 0.0
+    """Rate of a chunked scan, counted on its products with the state alone."""
+    kimi_delta_flops: float = 0.0
+    recurrence_ramp_tokens: float = 0.0
+    recurrence_token_seconds: float = 0.0
+    """Time of one token of a lone prompt in a scan whose chunks follow each other; also that of kimi delta below."""
+    kimi_delta_token_seconds: float = 0.0
+    context_recurrence_floor_seconds: float = 0.0
+    convolution_stream_bandwidth: float = 0.0
+    scan_element_seconds: float = 0.0
+    """Time of one state element and token in the selective scan of Mamba, which uses no matrix unit."""
+    indexer_floor_seconds: float = 0.0
+    indexer_flops: float = 0.0
+    """Of the scores of an indexer; 0 on a card without constants of sparse attention."""
+    indexer_score_bandwidth: float = 0.0
+    indexer_entry_seconds: float = 0.0
+    sparse_stream_bandwidth: float = 0.0
+    sparse_attention_flops: float = 0.0
+    sparse_narrow_cache_flops: float = 0.0
+    """The same over an 8-bit cache, which is widened first."""
+    block_sparse_flops: float = 0.0
     sustained_share: float = 1.0
     """Arithmetic rate of a long run under the power limit over that of a short one; 1 where nobody measured it."""
 

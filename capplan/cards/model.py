@@ -125,7 +125,7 @@ class Recurrence:
     """Linear attention or a state-space mixer: a state a sequence instead of a cache that grows.
 
     ``state_elements`` are kept in ``state_bytes_per_element``, ``conv_elements`` (the last inputs of the short
-    convolution, one column fewer than its kernel) in 16 bits.
+    convolution over ``conv_channels``, one column fewer than its kernel) in 16 bits.
     """
 
     kind: Literal["lightning", "gated_delta", "kimi_delta", "mamba", "mamba2", "short_conv"]
@@ -135,6 +135,7 @@ class Recurrence:
     conv_elements: int = 0
     other_parameters: int = 0
     norm_parameters: int = 0
+    conv_channels: int = 0
 
     @property
     def state_bytes(self) -> float:

@@ -59,6 +59,7 @@ def gated_delta(
         state_elements=value_heads * key_head_dim * value_head_dim,
         state_bytes_per_element=STATE_BYTES[state_dtype],
         conv_elements=channels * (conv_kernel - 1),
+        conv_channels=channels,
         other_parameters=channels * (conv_kernel + conv_bias) + 2 * value_heads + value_head_dim,
         norm_parameters=value_head_dim,
     )
@@ -96,6 +97,7 @@ def kimi_delta(
         state_elements=n_heads * head_dim * head_dim,
         state_bytes_per_element=STATE_BYTES[state_dtype],
         conv_elements=3 * width * (conv_kernel - 1),
+        conv_channels=3 * width,
         other_parameters=3 * width * conv_kernel + width + n_heads + head_dim,
         norm_parameters=head_dim,
     )
@@ -131,6 +133,7 @@ def mamba(
         state_elements=inner_size * state_size,
         state_bytes_per_element=STATE_BYTES[state_dtype],
         conv_elements=inner_size * (conv_kernel - 1),
+        conv_channels=inner_size,
         other_parameters=inner_size * (state_size + 1 + conv_kernel) + biases + low * inner_norms,
         norm_parameters=low * inner_norms,
     )
@@ -165,6 +168,7 @@ def mamba2(
         state_elements=n_heads * head_dim * state_size,
         state_bytes_per_element=STATE_BYTES[state_dtype],
         conv_elements=channels * (conv_kernel - 1),
+        conv_channels=channels,
         other_parameters=channels * conv_kernel + biases + 3 * n_heads + norms,
         norm_parameters=norms,
     )
@@ -184,5 +188,6 @@ def short_convolution(
         state_elements=0,
         state_bytes_per_element=STATE_BYTES["bf16"],
         conv_elements=hidden_size * (conv_kernel - 1),
+        conv_channels=hidden_size,
         other_parameters=hidden_size * conv_kernel + biases,
     )

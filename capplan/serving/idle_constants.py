@@ -8,6 +8,8 @@ from capplan.cards.hardware import Hardware
 from capplan.cards.kv import kv_width_bytes
 from capplan.cards.model import Matmul, Model
 from capplan.serving.layout import Layout
+from capplan.serving.recurrent_plan import LONE_TOKEN_SECONDS
+from capplan.serving.sparse_plan import is_sparse
 
 _ARITHMETICS = ("bf16", "fp8", "fp4")
 _ALL_REDUCE = (
@@ -17,6 +19,12 @@ _ALL_REDUCE = (
     "all_reduce_bandwidth",
 )
 _EXCHANGE = ("dispatch_floor_seconds", "combine_floor_seconds", "dispatch_bandwidth", "exchange_compute_share")
+_RECURRENCE = (
+    "recurrence_floor_seconds",
+    "recurrence_stream_bandwidth",
+    "recurrence_ramp_tokens",
+    "context_recurrence_floor_seconds",
+)
 _MIXTURE = ("moe_floor_seconds", "moe_stream_bandwidth", "moe_narrow_outputs", "moe_row_passes")
 
 
@@ -31,19 +39,56 @@ def idle_constants(model: Model, hardware: Hardware, layout: Layout, kv_dtype: s
     """
     return {
         *_idle_attention(model, kv_dtype),
+        *_idle_sparse(model, kv_dtype),
+        *_idle_recurrence(model),
         *_idle_arithmetic(model),
         *_idle_exchanges(model, hardware, layout),
     }
 
 
 def _idle_attention(model: Model, kv_dtype: str) -> Iterator[str]:
-    kinds = {group.attention.kind for group in model.layers if group.attention is not None}
-    if "mla" not in kinds:
-        yield from ("mla_floor_seconds", "mla_stream_bandwidth", "mla_decode_flops", "mla_token_seconds")
+    attentions = [group.attention for group in model.layers if group.attention is not None]
+    kinds = {attention.kind for attention in attentions}
+    if not kinds & {"mla", "compressed"}:
+        yield "mla_floor_seconds"
+    if not any(attention.kind == "mla" and not is_sparse(attention) for attention in attentions):
+        yield from ("mla_stream_bandwidth", "mla_decode_flops", "mla_token_seconds")
     if "gqa" not in kinds:
         yield from ("attention_floor_seconds", "attention_token_seconds")
     if kv_width_bytes(kv_dtype) >= 2:
         yield "attention_stream_bandwidth_fp8"
+
+
+def _idle_sparse(model: Model, kv_dtype: str) -> Iterator[str]:
+    layers = [g.attention for g in model.layers if g.attention is not None and is_sparse(g.attention)]
+    latent = [attention for attention in layers if attention.kind != "gqa"]
+    if not layers:
+        yield "sparse_stream_bandwidth"
+    if not any(attention.indexer is not None for attention in layers):
+        yield from ("indexer_flops", "indexer_score_bandwidth")
+    if not any(attention.indexer is not None for attention in latent):
+        yield from ("indexer_floor_seconds", "indexer_entry_seconds")
+    if not latent:
+        yield "sparse_attention_flops"
+    if not latent or kv_width_bytes(kv_dtype) >= 2:
+        yield "sparse_narrow_cache_flops"
+    if len(latent) == len(layers):
+        yield "block_sparse_flops"
+
+
+def _idle_recurrence(model: Model) -> Iterator[str]:
+    kinds = {group.recurrence.kind for group in model.layers if group.recurrence is not None}
+    if not kinds:
+        yield "convolution_stream_bandwidth"
+    if not kinds - {"short_conv"}:
+        yield from _RECURRENCE
+    if "mamba" not in kinds:
+        yield "scan_element_seconds"
+    if "kimi_delta" not in kinds:
+        yield "kimi_delta_flops"
+    yield from (constant for kind, constant in LONE_TOKEN_SECONDS.items() if kind not in kinds)
+    if not kinds - {"short_conv", "mamba", "kimi_delta"}:
+        yield "recurrence_flops"
 
 
 def _idle_arithmetic(model: Model) -> Iterator[str]:

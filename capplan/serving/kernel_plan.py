@@ -12,13 +12,15 @@ from typing import Any, TypeVar
 from capplan.cards.engine import Engine
 from capplan.cards.hardware import Hardware
 from capplan.cards.kv import kv_width_bytes, layer_kv_bytes_per_token
-from capplan.cards.model import Attention, FeedForward, LayerGroup, Matmul, Model
-from capplan.errors import InputError, UnsupportedModelError
+from capplan.cards.model import Attention, FeedForward, LayerGroup, Matmul, Model, Recurrence
+from capplan.errors import InputError
 from capplan.formulas.attention_time import attention_flops_per_pair
 from capplan.formulas.experts import ExpertTerm, expert_term, handling_term
 from capplan.formulas.gemm import ACTIVATION_BYTES, GemmTerm, gemm_term
 from capplan.formulas.kv_cache import busiest_stage_share, kv_heads_per_rank
 from capplan.serving.layout import Layout
+from capplan.serving.recurrent_plan import RecurrentLayers, projected_width, recurrent_layers
+from capplan.serving.sparse_plan import SparseLayers, is_sparse, moved_elements, sparse_layers
 from capplan.serving.step_plan import AttentionLayers, ExpertLayers, StepPlan, Traffic, group_of
 from capplan.serving.weights import expert_shards
 
@@ -39,7 +41,7 @@ def build_plan(
     kv_dtype: str | None,
     engine: Engine | None,
 ) -> StepPlan:
-    """The plan of a pass through ``groups`` and lm_head.
+    """The plan of a pass of text through ``groups`` and lm_head: layers of cross attention are skipped.
 
     Parameters
     ----------
@@ -51,10 +53,8 @@ def build_plan(
     Raises
     ------
     InputError : expert parallelism for a model without experts, an unknown cache type
-    UnsupportedModelError : a kind of layer whose time is not modelled
     """
-    for group in groups:
-        _refuse_unknown(group, model)
+    groups = tuple(group for group in groups if not _skipped(group))
     if layout.ep is not None and layout.ep > 1 and not model.is_mixture:
         raise InputError(f"{model.name} has no experts; leave ep out", key="layout.ep")
     total = sum(group.count for group in groups)
@@ -62,27 +62,9 @@ def build_plan(
     return _Builder(model, hardware, layout, kv_dtype or model.kv_dtype, engine, stretch).plan(groups, total * stretch)
 
 
-def _refuse_unknown(group: LayerGroup, model: Model) -> None:
-    """Parameters and memory of all layers are known, the time of some is not."""
-    kind = _untimed(group)
-    if kind is not None:
-        problem = f"{model.name} has {kind}, whose time is not modelled; its parameters, weights and KV cache are"
-        raise UnsupportedModelError(problem, key="model")
-
-
-def _untimed(group: LayerGroup) -> str | None:
-    attention = group.attention
-    if group.recurrence is not None:
-        return f"{group.recurrence.kind} layers"
-    if group.weight_copies:
-        return "layers that share their weights"
-    if attention is None:
-        return None
-    if attention.kind not in ("gqa", "mla"):
-        return f"{attention.kind} attention layers"
-    if attention.indexer is not None or attention.selected_tokens:
-        return "sparse attention with an indexer"
-    return None if attention.stores_kv else "layers that read the cache of another layer"
+def _skipped(group: LayerGroup) -> bool:
+    """Layers of cross attention: without images engines leave them out whole, feed-forward and all."""
+    return group.attention is not None and group.attention.kind == "cross"
 
 
 class _Builder:
@@ -102,11 +84,11 @@ class _Builder:
         self.gemms: dict[GemmTerm, float] = {}
         self.latent: dict[GemmTerm, float] = {}
         self.latent_split: dict[GemmTerm, float] = {}
-        self.states: dict[GemmTerm, float] = {}
+        self.sparse: dict[SparseLayers, float] = {}
+        self.recurrences: dict[RecurrentLayers, float] = {}
         self.attentions: dict[AttentionLayers, float] = {}
         self.mixtures: dict[ExpertLayers, float] = {}
         self.weight_bytes = self.row_bytes = self.small_row_bytes = self.small_kernels = self.all_reduces = 0.0
-        self.state_bytes = 0.0
 
     def plan(self, groups: tuple[LayerGroup, ...], layers: float) -> StepPlan:
         """The finished plan."""
@@ -121,7 +103,6 @@ class _Builder:
             all_reduces=self.all_reduces,
             logits_bytes_per_row=float(ACTIVATION_BYTES * self.model.vocab_size),
             traffic=self._traffic(),
-            state_bytes=self.state_bytes,
             tensor_group=group_of(layout.tp, hardware),
             expert_group=group_of(layout.tp * layout.dp, hardware),
             stages_share_a_node=layout.gpus <= hardware.scale_up.gpus,
@@ -139,7 +120,8 @@ class _Builder:
             "latent_gemms": _counted(self.latent),
             "latent_split_gemms": _counted(self.latent_split),
             "attentions": tuple(replace(term, count=count) for term, count in self.attentions.items()),
-            "states": _counted(self.states),
+            "sparse": tuple(replace(term, count=count) for term, count in self.sparse.items()),
+            "recurrences": tuple(replace(term, count=count) for term, count in self.recurrences.items()),
             "mixtures": tuple(replace(term, count=count) for term, count in self.mixtures.items()),
             "elementwise": (1, floor, 0.0, streamed, 0.0),
             "head": (head,),
@@ -163,8 +145,8 @@ class _Builder:
             kernels += self._add_gemm(matmul, count)
         if group.attention is not None:
             kernels += self._add_attention(group.attention, count)
-        if group.state_bytes:
-            self._add_state(group.state_bytes, count)
+        if group.recurrence is not None:
+            kernels += self._add_recurrence(group.recurrence, count)
         if group.feed_forward is not None:
             kernels += self._add_feed_forward(group.feed_forward, count)
         self.small_kernels += kernels * count
@@ -188,10 +170,13 @@ class _Builder:
     def _add_latent(
         self, term: GemmTerm, inputs: float, outputs: float, matmul: Matmul, attention: Attention, times: float
     ) -> None:
-        _add(self.latent, term, times)
+        """Latents are expanded in a prefill and absorbed in decode; sparse layers absorb them in both."""
+        absorbed = self.gemms if is_sparse(attention) else self.latent_split
+        if absorbed is self.latent_split:
+            _add(self.latent, term, times)
         value_share = attention.value_head_dim / (attention.value_head_dim + attention.qk_nope_head_dim)
         for share in (value_share, 1 - value_share):
-            _add(self.latent_split, self._gemm(inputs, outputs * share, matmul), times)
+            _add(absorbed, self._gemm(inputs, outputs * share, matmul), times)
 
     def _gemm(self, inputs: float, outputs: float, matmul: Matmul) -> GemmTerm:
         kernels = self.kernels
@@ -209,9 +194,16 @@ class _Builder:
         quantisers = sum(self._add_gemm(matmul, count, attention) for matmul in attention.matmuls)
         if self.layout.tp > 1:
             self.all_reduces += count
-        _add(self.attentions, self._attention_layers(attention), count)
-        width = _heads(attention, self.layout.tp) * (attention.head_dim + attention.value_head_dim)
-        self.small_row_bytes += count * 2 * ACTIVATION_BYTES * width
+        if is_sparse(attention):
+            _add(self.sparse, sparse_layers(attention, self.hardware, self.layout, self.kv_dtype), count)
+            indexer = attention.indexer.matmuls if attention.indexer is not None else ()
+            quantisers += sum(self._add_gemm(matmul, count) for matmul in indexer)
+        else:
+            _add(self.attentions, self._attention_layers(attention), count)
+        moved = 2.0 * _heads(attention, self.layout.tp) * (attention.head_dim + attention.value_head_dim)
+        if is_sparse(attention):
+            moved = moved_elements(attention, self.layout.tp)
+        self.small_row_bytes += count * ACTIVATION_BYTES * moved
         return quantisers
 
     def _attention_layers(self, attention: Attention) -> AttentionLayers:
@@ -220,7 +212,11 @@ class _Builder:
             count=1.0,
             window=attention.window,
             context_parallel=layout.dcp,
-            kv_bytes_per_token=layer_kv_bytes_per_token(attention, self.kv_dtype, tensor_parallel=layout.tp),
+            # A layer without a cache of its own reads as much of an earlier one.
+            kv_bytes_per_token=layer_kv_bytes_per_token(
+                replace(attention, stores_kv=True), self.kv_dtype, tensor_parallel=layout.tp
+            ),
+            stores_kv=attention.stores_kv,
             ramp_tokens=self.kernels.attention_ramp_tokens,
             **self._decode_attention(attention),
             **self._context_attention(attention),
@@ -276,11 +272,15 @@ class _Builder:
         latent = attention.kind == "mla"
         return self.kernels.context_mla_stream_bandwidth if latent else self.kernels.context_attention_stream_bandwidth
 
-    def _add_state(self, state_bytes: float, count: float) -> None:
-        moved = 2 * state_bytes / self.layout.tp
-        self.state_bytes += count * moved
-        streamed = moved / self.kernels.attention_stream_bandwidth
-        _add(self.states, (1, self.kernels.attention_floor_seconds, 0.0, streamed, 0.0), count)
+    def _add_recurrence(self, recurrence: Recurrence, count: float) -> float:
+        """Projections and the recurrence itself; every product split by rows ends in an all-reduce."""
+        quantisers = sum(self._add_gemm(matmul, count) for matmul in recurrence.matmuls)
+        ways = self.layout.tp
+        if ways > 1:
+            self.all_reduces += count * sum(matmul.shard == "row" for matmul in recurrence.matmuls)
+        _add(self.recurrences, recurrent_layers(recurrence, self.hardware, ways), count)
+        self.small_row_bytes += count * 2 * ACTIVATION_BYTES * projected_width(recurrence) / ways
+        return quantisers
 
     def _add_feed_forward(self, feed_forward: FeedForward, count: float) -> float:
         quantisers = sum(self._add_gemm(matmul, count) for matmul in feed_forward.matmuls)

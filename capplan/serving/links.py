@@ -10,6 +10,8 @@ from capplan.formulas._ops import Value
 from capplan.formulas.attention_time import causal_pairs
 from capplan.formulas.gemm import ACTIVATION_BYTES, GemmTerm
 from capplan.formulas.kv_cache import held_tokens
+from capplan.serving.recurrent_plan import recurrent_bytes, recurrent_kernels
+from capplan.serving.sparse_plan import score_bytes, sparse_kernels, sparse_read_bytes
 from capplan.serving.step_plan import AttentionLayers, ExpertLayers, StepPlan
 from capplan.serving.work import Work
 
@@ -76,11 +78,12 @@ def link_bytes(plan: StepPlan, work: Work) -> dict[str, Value]:
 
 
 def hbm_bytes(plan: StepPlan, work: Work) -> Value:
-    """Weights, cache, experts and activations of one pass [B]."""
+    """Weights, cache, recurrent states, experts and activations of one pass [B]."""
     traffic = plan.traffic
     total = traffic.weight_bytes + traffic.bytes_per_row * work.rows
     total = total + traffic.head_weight_bytes + traffic.head_bytes_per_row * work.head_rows
-    total = total + kv_read_bytes(plan, work) + kv_written_bytes(plan, work) + plan.state_bytes * work.sequences
+    total = total + kv_read_bytes(plan, work) + kv_written_bytes(plan, work) + score_bytes(work, plan.sparse)
+    total = total + recurrent_bytes(work, plan.recurrences)
     for layers in plan.mixtures:
         rows, distinct = mixture_load(layers, work)
         total = total + layers.count * (distinct * layers.expert_bytes + rows * layers.row_bytes)
@@ -89,7 +92,7 @@ def hbm_bytes(plan: StepPlan, work: Work) -> Value:
 
 def kv_read_bytes(plan: StepPlan, work: Work) -> Value:
     """Cache read by one pass: what the sequences hold before it [B]."""
-    total: Value = 0.0
+    total: Value = sparse_read_bytes(work, plan.sparse)
     for layer in plan.attentions:
         tokens = held_tokens(work.cached_tokens, layer.window) / layer.context_parallel
         total = total + layer.count * work.sequences * tokens * layer.kv_bytes_per_token
@@ -98,12 +101,16 @@ def kv_read_bytes(plan: StepPlan, work: Work) -> Value:
 
 def kv_written_bytes(plan: StepPlan, work: Work) -> Value:
     """Cache the new tokens of one pass add [B]."""
-    return sum(layer.count * layer.kv_bytes_per_token / layer.context_parallel for layer in plan.attentions) * work.rows
+    storing = (layer for layer in plan.attentions if layer.stores_kv)
+    dense = sum(layer.count * layer.kv_bytes_per_token / layer.context_parallel for layer in storing)
+    sparse = sum(layer.count * layer.written_bytes_per_token / layer.context_parallel for layer in plan.sparse)
+    return (dense + sparse) * work.rows
 
 
 def context_parallel_bytes(plan: StepPlan, work: Work) -> Value:
     """Queries and outputs one GPU sends in a pass under decode context parallelism [B]."""
-    return sum(layer.count * layer.exchange_bytes_per_row for layer in plan.attentions) * work.rows
+    dense = sum(layer.count * layer.exchange_bytes_per_row for layer in plan.attentions)
+    return (dense + sum(layer.count * layer.exchange_bytes_per_row for layer in plan.sparse)) * work.rows
 
 
 def mixture_load(layers: ExpertLayers, work: Work) -> tuple[Value, Value]:
@@ -157,7 +164,8 @@ def _kernels(plan: StepPlan, work: Work) -> Iterator[Kernel]:
     yield from (_gemm(term, work.rows) for term in (*plan.gemms, plan.elementwise))
     yield from (_gemm(term, latent_rows) for term in latent)
     yield from (_gemm(term, work.head_rows) for term in (*plan.head, plan.sampling))
-    yield from (_gemm(term, work.sequences) for term in plan.states)
+    yield from recurrent_kernels(work, plan.recurrences)
+    yield from sparse_kernels(work, plan.sparse)
     for layer in plan.attentions:
         yield from _attention(layer, work)
     for layers in plan.mixtures:

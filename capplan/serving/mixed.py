@@ -26,8 +26,9 @@ def mixed_parts(plan: StepPlan, decode: Work, prompts: Work, derive: Derive = ev
         decode.skew,
         prefill=False,
     )
+    beside = passes.attention_parts(plan, prompts, derive)
     compute: Parts = {
-        "attention_seconds": passes.attention_part(plan, decode, derive) + passes.attention_part(plan, prompts, derive),
+        **{name: seconds + beside[name] for name, seconds in passes.attention_parts(plan, decode, derive).items()},
         "linear_seconds": _linear(plan, decode, prompts, both),
         "elementwise_seconds": gemms_seconds(both.rows, (plan.elementwise,)),
         "lm_head_seconds": gemms_seconds(both.head_rows, plan.head),

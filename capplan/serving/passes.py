@@ -12,6 +12,8 @@ from capplan.formulas.attention_time import context_attention_seconds, decode_at
 from capplan.formulas.gemm import ACTIVATION_BYTES, gemms_seconds
 from capplan.formulas.kv_cache import held_tokens
 from capplan.serving import links
+from capplan.serving.recurrent_plan import recurrent_layers_seconds
+from capplan.serving.sparse_plan import indexers_seconds, sparse_cores_seconds
 from capplan.serving.step_plan import AttentionLayers, ExpertLayers, StepPlan
 from capplan.serving.work import Work
 
@@ -30,7 +32,7 @@ def pass_parts(plan: StepPlan, work: Work, derive: Derive) -> tuple[Parts, Parts
     """Seconds of one pass by part: what the GPU computes, and what it waits for its peers."""
     rows = work.rows
     compute = {
-        "attention_seconds": attention_part(plan, work, derive),
+        **attention_parts(plan, work, derive),
         "linear_seconds": linear_part(plan, work, derive),
         "elementwise_seconds": derive("elementwise_seconds", gemms_seconds, rows=rows, terms=(plan.elementwise,)),
         "lm_head_seconds": derive("lm_head_seconds", gemms_seconds, rows=work.head_rows, terms=plan.head),
@@ -71,10 +73,25 @@ def linear_seconds(rows: Value, terms: Any, latent_rows: Value | None, latent_te
     return seconds if latent_rows is None else seconds + gemms_seconds(latent_rows, latent_terms)
 
 
+def attention_parts(plan: StepPlan, work: Work, derive: Derive) -> Parts:
+    """Attention of all kinds and recurrences, as far as the model has them."""
+    parts: Parts = {}
+    if plan.attentions:
+        parts["attention_seconds"] = attention_part(plan, work, derive)
+    for name, formula, layers in (
+        ("sparse_attention_seconds", sparse_cores_seconds, plan.sparse),
+        ("indexer_seconds", indexers_seconds, plan.indexed),
+        ("recurrence_seconds", recurrent_layers_seconds, plan.recurrences),
+    ):
+        if layers:
+            parts[name] = derive(name, formula, work=work, layers=layers)
+    return parts
+
+
 def attention_part(plan: StepPlan, work: Work, derive: Derive) -> Value:
-    """Attention cores of all layers, and recurrent states."""
+    """Attention cores of all layers."""
     if work.prefill:
-        seconds = derive(
+        return derive(
             "attention_seconds",
             context_attention_layers_seconds,
             prompts=work.sequences,
@@ -82,16 +99,14 @@ def attention_part(plan: StepPlan, work: Work, derive: Derive) -> Value:
             cached_tokens=work.cached_tokens,
             layers=plan.attentions,
         )
-    else:
-        seconds = derive(
-            "attention_seconds",
-            decode_attention_layers_seconds,
-            sequences=work.sequences,
-            context_tokens=work.cached_tokens,
-            query_tokens=work.new_tokens,
-            layers=plan.attentions,
-        )
-    return seconds + gemms_seconds(work.sequences, plan.states) if plan.states else seconds
+    return derive(
+        "attention_seconds",
+        decode_attention_layers_seconds,
+        sequences=work.sequences,
+        context_tokens=work.cached_tokens,
+        query_tokens=work.new_tokens,
+        layers=plan.attentions,
+    )
 
 
 def decode_attention_layers_seconds(
@@ -243,6 +258,7 @@ def add_tensor_parallel(plan: StepPlan, work: Work, derive: Derive, exchange: Pa
 
 def context_parallel_part(plan: StepPlan, work: Work, derive: Derive) -> Value:
     """Queries gathered before, and outputs scattered after, attention whose cache is spread over ranks."""
+    layers = sum(layer.count for layer in plan.attentions) + sum(layer.count for layer in plan.sparse)
     start = plan.all_reduce_floor_seconds + plan.all_reduce_floor_per_gpu_seconds * plan.layout.dcp
     return derive(
         "context_parallel_seconds",
@@ -251,7 +267,7 @@ def context_parallel_part(plan: StepPlan, work: Work, derive: Derive) -> Value:
         internode_bytes=0.0 * work.rows,
         intranode_bandwidth=plan.kernels.all_reduce_bandwidth,
         internode_bandwidth=plan.kernels.internode_bandwidth,
-        floor_seconds=2 * start * sum(layer.count for layer in plan.attentions),
+        floor_seconds=2 * start * layers,
     )
 
 

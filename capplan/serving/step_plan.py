@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from capplan.cards.hardware import Hardware, Kernels
 from capplan.formulas.experts import ExpertTerm
 from capplan.formulas.gemm import GemmTerm
 from capplan.serving.layout import Layout
+from capplan.serving.recurrent_plan import RecurrentLayers
+from capplan.serving.sparse_plan import SparseLayers
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,8 @@ class AttentionLayers:
     exchange_bytes_per_row: float
     """Queries gathered and outputs scattered over decode context parallelism, sent by one GPU."""
     kv_bytes_per_token: float
+    stores_kv: bool
+    """False where the layer reads the cache of an earlier one."""
     flops_per_pair: float
     floor_seconds: float
     stream_bandwidth: float
@@ -85,8 +90,8 @@ class StepPlan:
     latent_split_gemms: tuple[GemmTerm, ...]
     """The same as decode runs them, absorbed into query and output: two products, one floor more."""
     attentions: tuple[AttentionLayers, ...]
-    states: tuple[GemmTerm, ...]
-    """Recurrent states read and written: streaming a sequence."""
+    recurrences: tuple[RecurrentLayers, ...]
+    sparse: tuple[SparseLayers, ...]
     mixtures: tuple[ExpertLayers, ...]
     elementwise: GemmTerm
     head: tuple[GemmTerm, ...]
@@ -98,11 +103,14 @@ class StepPlan:
     engine_gap_seconds: float
     engine_gap_per_sequence_seconds: float
     traffic: Traffic
-    state_bytes: float
-    """Recurrent state of one sequence on this GPU, read and written."""
     tensor_group: Group
     expert_group: Group
     stages_share_a_node: bool
+
+    @cached_property
+    def indexed(self) -> tuple[SparseLayers, ...]:
+        """Sparse layers with an indexer of their own."""
+        return tuple(layer for layer in self.sparse if layer.index_flops_per_pair)
 
     @property
     def kernels(self) -> Kernels:

@@ -113,9 +113,8 @@ def test_the_script_that_borrows_runs_and_knows_every_card():
         [sys.executable, str(ROOT / "benchmarks" / "borrow_kernels.py"), "--check"], capture_output=True, text=True
     )
     assert done.returncode in (0, 1), done.stderr
-    measured = {"h100-sxm", "h200", "h800"}
     text = (ROOT / "benchmarks" / "borrow_kernels.py").read_text(encoding="utf-8")
-    assert set(NAMES) - measured == set(re.findall(r'^    "([a-z0-9-]+)": "[a-z0-9-]+",$', text, re.M))
+    assert set(NAMES) - {"h200"} == set(re.findall(r'^    "([a-z0-9-]+)": "[a-z0-9-]+",$', text, re.M))
 
 
 def test_unknown_names_get_the_nearest():
