@@ -30,6 +30,8 @@ class Prepared:
     """In the formats of the plan."""
     hardware: Hardware
     kv_dtype: str | None
+    engine: Engine | None
+    """Whose gaps the plan has; None for bare kernels."""
     arguments: tuple[object, ...]
     """Kept alive, so that their identities stay theirs as long as the plan is cached."""
 
@@ -40,6 +42,18 @@ class Prepared:
             return None
         layout = replace(self.plan.layout, pp=1)
         return build_plan(self.model, self.model.mtp_layers, self.hardware, layout, self.kv_dtype, None)
+
+    @cached_property
+    def decode_kind(self) -> str:
+        """Which error band a decode step has, one of :data:`capplan.cards.hardware.BAND_KINDS`."""
+        return decode_kind(self.model, self.engine)
+
+
+def decode_kind(model: Model, engine: Engine | None) -> str:
+    """Which error band a decode step has: that of bare kernels, of dense models or of mixtures of experts."""
+    if engine is None:
+        return "decode_kernels"
+    return "decode_mixture" if model.is_mixture else "decode_dense"
 
 
 _plans: OrderedDict[tuple[Any, ...], Prepared] = OrderedDict()
@@ -89,7 +103,7 @@ def _build(
     card = _engine(engine)
     formatted = model if weight_dtype is None else model.with_weight_dtype(weight_dtype)
     plan = build_plan(formatted, formatted.layers, hardware, layout, kv_dtype, card)
-    return Prepared(plan, formatted, hardware, kv_dtype, (model, engine))
+    return Prepared(plan, formatted, hardware, kv_dtype, card, (model, engine))
 
 
 def _engine(engine: Engine | str | None) -> Engine | None:

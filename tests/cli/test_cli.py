@@ -3,10 +3,12 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from capplan.cards.hardware_card import load_hardware
 from capplan.cli.main import main
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "reasoning-r1-h800.toml")
@@ -75,6 +77,23 @@ def test_step_json(capplan):
     assert sum(data["parts"].values()) == pytest.approx(data["seconds"])
     assert data["links"]["hbm"] > 64 * 8192 * 131072
     assert data["tokens_per_second_per_gpu"] == pytest.approx(64 / data["seconds"])
+    band = load_hardware("h200").bands["decode_kernels"]
+    assert data["seconds_low"] == pytest.approx(band.low * data["seconds"])
+    assert data["seconds_high"] == pytest.approx(band.high * data["seconds"])
+
+
+def test_step_and_prefill_show_their_band(capplan):
+    _, out, err = capplan("step", "llama-3.1-8b", "--gpu", "h100", "--batch", "64")
+    assert re.search(r"time +\S+ ms \(80 % band \S+-\S+ ms\)", out)
+    assert "assumed: the error band" in err
+    _, out, _ = capplan("prefill", "llama-3.1-8b", "--gpu", "h100", "--json", "--set", "prefill_time_factor=1.1")
+    data = json.loads(out)
+    assert data["seconds_low"] < data["seconds"] < data["seconds_high"]
+    code, _, err = capplan("step", "llama-3.1-8b", "--gpu", "h100", "--set", "prefill_time_factor=1.1")
+    assert code == 2
+    assert "has no part in this answer" in err
+    _, out, _ = capplan("step", "llama-3.1-8b", "--gpu", "h100", "--set", "step_seconds=9ms")
+    assert "band" not in out  # what was measured has no error of ours
 
 
 def test_prefill_json(capplan):
