@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from capplan.planning import decode_pool, prefill_pool
@@ -40,7 +41,13 @@ class Outcome:
 
     pools: Pools | None
     missed: tuple[Check, ...]
-    binding: Binding | None
+    find_binding: Callable[[], Binding | None] | None = None
+    """Evaluates smaller pools; only where somebody asks what binds."""
+
+    @cached_property
+    def binding(self) -> Binding | None:
+        """What keeps the pools from being smaller."""
+        return None if self.find_binding is None else self.find_binding()
 
     @property
     def feasible(self) -> bool:
@@ -100,7 +107,7 @@ def disaggregated(problem: Problem) -> Outcome:
     if prefill.best is None:
         return _prefill_out_of_reach(problem, decode.best.pool, prefill, left)
     pools = Pools("disaggregated", decode.best.pool, prefill.best.pool)
-    return _grown(problem, pools, rate, _binding(decode, prefill))
+    return _grown(problem, pools, rate, partial(_binding, decode, prefill))
 
 
 def aggregated(problem: Problem) -> Outcome:
@@ -116,7 +123,7 @@ def aggregated_within(problem: Problem, most_gpus: int) -> Outcome | None:
 
 
 def _grown_best(problem: Problem, both: Search[AggregatedPool], best: Trial[AggregatedPool]) -> Outcome:
-    return _grown(problem, Pools("aggregated", best.pool, None), problem.sizing_rate, _binding(both))
+    return _grown(problem, Pools("aggregated", best.pool, None), problem.sizing_rate, partial(_binding, both))
 
 
 def _binding(*searches: Search[Any]) -> Binding | None:
@@ -126,7 +133,7 @@ def _binding(*searches: Search[Any]) -> Binding | None:
     return next((binding for binding in known if binding.gpus is not None), known[0] if known else None)
 
 
-def _grown(problem: Problem, pools: Pools, rate: float, binding: Binding | None) -> Outcome:
+def _grown(problem: Problem, pools: Pools, rate: float, find_binding: Callable[[], Binding | None]) -> Outcome:
     """Add instances until the targets on sums (time to answer, E2E, attainment) are met too."""
     checks = all_checks(problem, pools)
     for _ in range(MORE_INSTANCES):
@@ -138,9 +145,9 @@ def _grown(problem: Problem, pools: Pools, rate: float, binding: Binding | None)
             break
         tried = [(all_checks(problem, option), option) for option in options]
         checks, better = min(tried, key=lambda pair: max(check.ratio for check in pair[0]))
-        binding = Binding(worst.name, worst.value, worst.target, worst.strain, pools.gpus)
+        find_binding = partial(Binding, worst.name, worst.value, worst.target, worst.strain, pools.gpus)
         pools = better
-    return Outcome(pools, tuple(check for check in checks if not check.met), binding)
+    return Outcome(pools, tuple(check for check in checks if not check.met), find_binding)
 
 
 def _one_more(problem: Problem, pools: Pools, rate: float) -> Iterator[Pools]:
@@ -158,9 +165,9 @@ def _out_of_reach(problem: Problem, search: Search[Any], mode: Mode) -> Outcome:
     """Each layout with all the GPUs there are: the one that comes nearest, or what is missing altogether."""
     nearest = _nearest(problem, search, decode_layout(problem), search.max_gpus)
     if nearest is None:
-        return Outcome(None, (_hopeless(problem, search.max_gpus),), None)
+        return Outcome(None, (_hopeless(problem, search.max_gpus),))
     missed = tuple(check for check in nearest.checks if not check.met)
-    return Outcome(Pools(mode, nearest.pool, None), missed, None)
+    return Outcome(Pools(mode, nearest.pool, None), missed)
 
 
 def _prefill_out_of_reach(problem: Problem, decode: DecodePool, search: Search[PrefillPool], left: int) -> Outcome:
@@ -168,9 +175,9 @@ def _prefill_out_of_reach(problem: Problem, decode: DecodePool, search: Search[P
     nearest = _nearest(problem, search, prefill_layout(problem), left)
     if nearest is None:
         missed: tuple[Check, ...] = (Check("gpus_left_for_prefill", left, 0.0),)
-        return Outcome(Pools("disaggregated", decode, None), missed, None)
+        return Outcome(Pools("disaggregated", decode, None), missed)
     missed = tuple(check for check in nearest.checks if not check.met)
-    return Outcome(Pools("disaggregated", decode, nearest.pool), missed, None)
+    return Outcome(Pools("disaggregated", decode, nearest.pool), missed)
 
 
 def _nearest(problem: Problem, search: Search[Any], fixed: LayoutSection | None, most: int) -> Trial[Any] | None:

@@ -17,6 +17,7 @@ from capplan.planning.scenario import Scenario, load_scenario
 from capplan.quantities.chain import Chain
 
 if TYPE_CHECKING:
+    from capplan.planning.band import PlanBand
     from capplan.planning.margins import Margins
     from capplan.planning.naive import NaiveAnswer
     from capplan.planning.relaxation import Relaxation
@@ -36,6 +37,8 @@ class Plan:
     pools_at_rate: Pools | None
     search: Callable[[Problem], Outcome] | None = None
     """How a changed question is answered again, where that is no search at a given rate."""
+    load: Callable[[Problem, Pools], Pools | None] | None = None
+    """How given pools are looked at again under a changed question, where the rate is not given."""
 
     def __repr__(self) -> str:
         verdict = f"{self.gpus_total} GPUs" if self.feasible else "infeasible"
@@ -88,6 +91,13 @@ class Plan:
         rate = self.problem.rate
         first = [prefill_summary(self.problem, pools.prefill, rate)] if pools.prefill else []
         return (*first, decode_summary(self.problem, pools.decode, "decode"))
+
+    @cached_property
+    def band(self) -> PlanBand | None:
+        """The plan solved again with all predicted times at either end of their error band; None without a band."""
+        from capplan.planning.band import plan_band
+
+        return plan_band(self, self.search or _best_outcome, self.load or _load)
 
     @property
     def gpus_total(self) -> int:
@@ -204,17 +214,23 @@ def _plan(problem: Problem) -> Plan:
     outcome = _best_outcome(problem)
     at_rate = None
     if outcome.pools is not None:
-        at_rate = reload(problem, outcome.pools, problem.rate) or outcome.pools
+        at_rate = _load(problem, outcome.pools) or outcome.pools
     answer = Plan(problem, outcome, at_rate)
     _refuse_unused(answer)
     return answer
 
 
+def _load(problem: Problem, pools: Pools) -> Pools | None:
+    """Given pools at the offered rate."""
+    return reload(problem, pools, problem.rate)
+
+
 def _refuse_unused(answer: Plan) -> None:
     """An override that took no part in any evaluation is an error, never ignored."""
     problem = answer.problem
-    if problem.scenario.override and answer.pools:  # summarising the pools evaluates what the search does not
-        for name in sorted(problem.scenario.override.keys() - problem.used):
+    overrides = problem.scenario.override.keys()
+    if overrides - problem.used and answer.pools:  # summarising the pools evaluates what the search does not
+        for name in sorted(overrides - problem.used):
             raise InputError("has no part in this plan", key=f"override.{name}")
 
 
@@ -244,6 +260,8 @@ CLOSE_ENOUGH = 0.01
 ACCEPTED = 0.05
 """How far the requests held in the plan found may be below those that were asked for."""
 LITTLE_LOAD = 1 / 256
+FASTEST = 4.0
+"""Times the sized rate up to which the rate of a closed loop is looked for under other step times."""
 
 
 def _closed_loop(problem: Problem, in_flight: int) -> Plan:
@@ -257,15 +275,24 @@ def _closed_loop(problem: Problem, in_flight: int) -> Plan:
     pools = answer.outcome.pools
     if not answer.feasible or pools is None:
         return answer
-    low, high = 0.0, answer.problem.rate
+    nominal = _rate_in_flight(answer.problem, pools, in_flight, answer.problem.rate)
+
+    def load(asked: Problem, kept: Pools) -> Pools | None:
+        return reload(asked, kept, _rate_in_flight(asked, kept, in_flight, FASTEST * asked.sizing_rate))
+
+    looked_at = replace(answer.problem, rate=nominal)
+    return replace(answer, problem=looked_at, pools_at_rate=reload(answer.problem, pools, nominal), load=load)
+
+
+def _rate_in_flight(problem: Problem, pools: Pools, in_flight: int, most: float) -> float:
+    """The rate, up to ``most``, at which given pools hold that many requests [1/s]."""
+    low, high = 0.0, most
     for _ in range(CLOSED_LOOP_TURNS + 3):
         middle = (low + high) / 2
-        loaded = reload(answer.problem, pools, middle)
-        below = loaded is not None and middle * view_of(answer.problem, loaded).e2e.mean <= in_flight
+        loaded = reload(problem, pools, middle)
+        below = loaded is not None and middle * view_of(problem, loaded).e2e.mean <= in_flight
         low, high = (middle, high) if below else (low, middle)
-    nominal = low or high
-    looked_at = replace(answer.problem, rate=nominal)
-    return replace(answer, problem=looked_at, pools_at_rate=reload(answer.problem, pools, nominal))
+    return low or high
 
 
 def _sized_closed_loop(problem: Problem, in_flight: float) -> Plan:

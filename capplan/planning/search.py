@@ -50,12 +50,16 @@ class Trial(Generic[Pool]):
 
 @dataclass
 class Search(Generic[Pool]):
-    """A search for the cheapest pool of one role; ``failed`` remembers what was cheaper and why it failed."""
+    """A search for the cheapest pool of one role; ``failed`` remembers what was cheaper and why it failed.
+
+    ``bounds`` are the layouts it looked at, each with the fewest instances that mean values allow.
+    """
 
     evaluate: Callable[[Layout, int], Trial[Pool] | None]
     max_gpus: int
     best: Trial[Pool] | None = None
     failed: list[Trial[Pool]] = field(default_factory=list)
+    bounds: list[tuple[float, Layout]] = field(default_factory=list)
 
     def try_layout(self, layout: Layout, fewest: float) -> None:
         """Find the fewest instances of a layout that meet every check, if that can beat the best so far."""
@@ -94,18 +98,17 @@ class Search(Generic[Pool]):
         """What the smaller pool that comes nearest misses; where none was tried, the target closest to its limit."""
         if self.best is None:
             return None
+        self._try_smaller(self.best)
         best, cheaper = self.best, [trial for trial in self.failed if trial.gpus < self.best.gpus]
         if not cheaper:
             return _bound_by(best.worst, None)
         mildest = min(cheaper, key=lambda trial: trial.worst.ratio)
         return _bound_by(mildest.worst, mildest.gpus)
 
-    def try_smaller(self, bounds: list[tuple[float, Layout]]) -> None:
+    def _try_smaller(self, best: Trial[Pool]) -> None:
         """Evaluate the most promising smaller pools: they tell what binds."""
-        if self.best is None:
-            return
-        below = self.best.gpus - 1
-        sizes = [(below // layout.gpus, fewest, layout) for fewest, layout in bounds if math.isfinite(fewest)]
+        below = best.gpus - 1
+        sizes = [(below // layout.gpus, fewest, layout) for fewest, layout in self.bounds if math.isfinite(fewest)]
         smaller = [pair for pair in sizes if pair[0] > 0]
         for count, _, layout in sorted(smaller, key=lambda pair: pair[1] / pair[0])[:SMALLER_TRIED]:
             self._trial(layout, count)
@@ -146,16 +149,15 @@ def _by_size(
     search: Search[Pool], tried: Iterable[Layout], bound: Callable[[Layout], float], second: Callable[[Layout], int]
 ) -> Search[Pool]:
     """Layouts in groups of rising size; a group larger than the best pool so far is not even bounded."""
-    left, bounds = sorted(tried, key=lambda layout: layout.gpus), []
+    left = sorted(tried, key=lambda layout: layout.gpus)
     for limit in SIZES:
         group = [(bound(layout), layout) for layout in left if layout.gpus <= limit]
         left = [layout for layout in left if layout.gpus > limit]
-        bounds += group
+        search.bounds += group
         for fewest, layout in sorted(group, key=lambda pair: (pair[0] * pair[1].gpus, second(pair[1]))):
             search.try_layout(layout, fewest)
         if search.best is not None and search.best.gpus <= limit:
             break
-    search.try_smaller(bounds)
     return search
 
 

@@ -15,7 +15,7 @@ from capplan.serving.links import link_bytes, time_shares
 from capplan.serving.passes import Derive, Parts, evaluate, pass_parts
 from capplan.serving.prepared import Prepared
 from capplan.serving.step_plan import StepPlan
-from capplan.serving.step_time import StepTime, band_of, common_shape, in_shape, scaled, time_factor
+from capplan.serving.step_time import StepTime, band_of, common_shape, in_shape, reaches_parts, scaled, time_factor
 from capplan.serving.work import Work
 
 SLICE = 8192
@@ -50,15 +50,15 @@ class Batch:
 
 def evaluate_step(prepared: Prepared, batch: Batch, chain: Chain | None) -> StepTime:
     """The answer of a decode step."""
-    derive: Derive = evaluate if chain is None else chain.derive
+    derive: Derive = chain.derive if chain is not None and reaches_parts(chain) else evaluate
     yielded = _tokens_per_step(batch, derive)
     size = max(getattr(batch.sequences, "size", 1), getattr(batch.context, "size", 1), getattr(batch.skew, "size", 1))
-    parts = step_parts(prepared, batch, derive) if size <= SLICE or chain is not None else _sliced(prepared, batch)
+    parts = step_parts(prepared, batch, derive) if size <= SLICE or derive is not evaluate else _sliced(prepared, batch)
     factor = time_factor(chain, "decode_time_factor", "step_seconds")
     seconds = derive("step_seconds", step_seconds, decode_time_factor=factor, **parts)
     accounted = partial(_account, prepared, batch, parts, factor)
     parts = parts if factor == 1.0 else scaled(parts, factor)
-    if chain is not None and chain.overrides:
+    if derive is not evaluate and chain is not None and chain.overrides:
         seconds, parts = in_shape(
             common_shape(batch=batch.sequences, context=batch.context, skew=batch.skew), seconds, parts
         )

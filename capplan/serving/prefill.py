@@ -25,6 +25,7 @@ from capplan.serving.step_time import (
     check_switch,
     common_shape,
     in_shape,
+    reaches_parts,
     refuse_unknown,
     scaled,
     time_factor,
@@ -99,7 +100,7 @@ def prefill(
 
 
 def _answer(prepared: Prepared, work: Work, overlap: bool, drafts: bool, chain: Chain | None) -> StepTime:
-    derive: Derive = evaluate if chain is None else _named(chain)
+    derive: Derive = _named(chain) if chain is not None and reaches_parts(chain) else evaluate
     parts = layered_parts(prepared.plan, work, overlap, derive)
     passes = [(prepared.plan, work, 1)]
     if drafts and prepared.draft is not None:
@@ -110,7 +111,7 @@ def _answer(prepared: Prepared, work: Work, overlap: bool, drafts: bool, chain: 
     seconds = derive("prefill_seconds", prefill_seconds, prefill_time_factor=factor, **parts)
     accounted = partial(account, passes, overlap, parts, factor)
     parts = parts if factor == 1.0 else scaled(parts, factor)
-    if chain is not None and chain.overrides:
+    if derive is not evaluate and chain is not None and chain.overrides:
         seconds, parts = in_shape(
             common_shape(tokens=work.all_tokens, cached=work.cached_tokens, skew=work.skew), seconds, parts
         )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 OPTIONS = ("weight_dtype", "kv_dtype", "engine", "overlap", "mtp", "acceptance", "skew", "chain")
 LIMITS = ("hbm", "compute", "network", "latency")
+TIME_FACTORS = frozenset({"decode_time_factor", "prefill_time_factor"})
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,11 @@ def time_factor(chain: Chain | None, name: str, total: str) -> float:
     if chain is None or total in chain.overrides:
         return 1.0
     return float(chain.given(name, 1.0, "1: the time as predicted"))
+
+
+def reaches_parts(chain: Chain) -> bool:
+    """Whether a chain has anything to do with the parts of a time: it records them, or replaces more than a factor."""
+    return chain.record or not chain.overrides.keys() <= TIME_FACTORS
 
 
 def scaled(parts: Mapping[str, Value], factor: float) -> dict[str, Value]:
