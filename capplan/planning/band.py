@@ -89,14 +89,14 @@ class PlanBand:
 
 
 def plan_band(
-    plan: Plan, search: Callable[[Problem], Outcome], load: Callable[[Problem, Pools], Pools | None]
+    plan: Plan, search: Callable[..., Outcome], load: Callable[[Problem, Pools], Pools | None]
 ) -> PlanBand | None:
     """Both ends of a plan's error band; None where the hardware card has no band for one of its times.
 
     Parameters
     ----------
     plan : the plan with times as predicted
-    search : answers a changed question
+    search : answers a changed question, starting from given pools
     load : looks at given pools under a changed question
     """
     problem, known = plan.problem, plan.problem.hardware.bands
@@ -107,7 +107,11 @@ def plan_band(
 
     def end(which: End) -> BandEnd:
         asked = with_times(problem, getattr(bands[kinds[0]], which), getattr(bands["prefill"], which))
-        return BandEnd(search(asked), _view(plan, asked, load))
+        if plan.feasible:
+            outcome = search(asked, plan.outcome.pools)
+        else:  # what is infeasible with times as predicted is so with longer ones
+            outcome = search(asked) if which == "low" else plan.outcome
+        return BandEnd(outcome, _view(plan, asked, load))
 
     return PlanBand(bands, _sources(problem, kinds), end("low"), end("high"), plan.view)
 

@@ -96,30 +96,40 @@ def _aggregated_pool(problem: Problem, layout: Layout, instances: int, rate: flo
     return aggregated_pool.evaluate(problem, layout, instances, rate)
 
 
-def disaggregated(problem: Problem) -> Outcome:
-    """Separate prefill and decode pools."""
+def disaggregated(problem: Problem, near: Pools | None = None) -> Outcome:
+    """Separate prefill and decode pools.
+
+    ``near`` are pools of a question like this one: the search starts there, and asks for the number of GPUs alone.
+    """
     rate, most = problem.sizing_rate, problem.scenario.hardware.max_gpus
-    decode = decode_search(problem, most, rate)
+    first, second = _starts(near, "disaggregated")
+    decode = decode_search(problem, most, rate, first)
     if decode.best is None:
         return _out_of_reach(problem, decode, "disaggregated")
     left = most - decode.best.gpus
-    prefill = prefill_search(problem, left, rate, decode.best.pool)
+    prefill = prefill_search(problem, left, rate, decode.best.pool, second)
     if prefill.best is None:
         return _prefill_out_of_reach(problem, decode.best.pool, prefill, left)
     pools = Pools("disaggregated", decode.best.pool, prefill.best.pool)
     return _grown(problem, pools, rate, partial(_binding, decode, prefill))
 
 
-def aggregated(problem: Problem) -> Outcome:
-    """One pool that does both."""
-    both = aggregated_search(problem, problem.scenario.hardware.max_gpus, problem.sizing_rate)
+def aggregated(problem: Problem, near: Pools | None = None) -> Outcome:
+    """One pool that does both; ``near`` as for two."""
+    start, _ = _starts(near, "aggregated")
+    both = aggregated_search(problem, problem.scenario.hardware.max_gpus, problem.sizing_rate, start)
     return _out_of_reach(problem, both, "aggregated") if both.best is None else _grown_best(problem, both, both.best)
 
 
-def aggregated_within(problem: Problem, most_gpus: int) -> Outcome | None:
+def aggregated_within(problem: Problem, most_gpus: int, near: Pools | None = None) -> Outcome | None:
     """One pool that does both, of at most so many GPUs; None where there is none."""
-    both = aggregated_search(problem, most_gpus, problem.sizing_rate)
+    both = aggregated_search(problem, most_gpus, problem.sizing_rate, _starts(near, "aggregated")[0])
     return None if both.best is None else _grown_best(problem, both, both.best)
+
+
+def _starts(near: Pools | None, mode: Mode) -> tuple[DecodePool | None, PrefillPool | None]:
+    """The pool that decodes and the one that prefills, to start a search of that mode from."""
+    return (near.decode, near.prefill) if near is not None and near.mode == mode else (None, None)
 
 
 def _grown_best(problem: Problem, both: Search[AggregatedPool], best: Trial[AggregatedPool]) -> Outcome:

@@ -110,6 +110,8 @@ def test_plan_json_has_the_stable_keys(capplan):
     assert data["feasible"] is True
     for key in ("binding", "gpus_total", "cost_per_hour", "prefill_instances", "decode_instances", "attainment"):
         assert data[key] is not None
+    assert data["gpus_total_low"] <= data["gpus_total"] <= data["gpus_total_high"]
+    assert set(data["band"]) == {"factors", "low", "high"}
     for name in ("ttft", "tpot", "itl", "step", "answer", "e2e"):
         for label in ("p50", "p90", "p99", "p999"):
             assert data[f"{name}_{label}_seconds"] > 0
@@ -125,7 +127,7 @@ def test_plan_by_flags_alone(capplan):
         *("--tpot-p99", "30ms", "--ttft-p99", "1s", "--mode", "aggregated"),
     )
     assert code == 0
-    assert "1 GPU, $" in out
+    assert "\n1 GPU (1-2 over the 80 % error band of step times), $" in out
 
 
 def test_infeasible_exits_3_and_names_the_nearest(capplan):
