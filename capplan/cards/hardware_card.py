@@ -155,8 +155,9 @@ def _band(key: str, *, low: Any, high: Any) -> Band:
     """A band, which holds the prediction itself."""
     ends = [in_base_units(end, {"1": 1.0}, f"{key}.{name}") for name, end in (("low", low), ("high", high))]
     band = Band(ends[0], ends[1], assumed="assumed" in (low["kind"], high["kind"]))
-    if not band.low <= 1.0 <= band.high:
-        raise UnitError(f"{band.low:g} to {band.high:g} must have 1, the prediction itself, between them", key=key)
+    if not 0.01 <= band.low <= 1.0 <= band.high <= 100.0:
+        told = f"{band.low:g} to {band.high:g}"
+        raise UnitError(f"{told} must have 1, the prediction itself, between them, and lie within 0.01 to 100", key=key)
     return band
 
 

@@ -89,7 +89,7 @@ def show(
     emit(data, rows, ["quantity", "value", "share"], json_flag=json_flag, shape=shape, chains=chains)
     for assumption in chain.assumptions():
         note(f"assumed: {assumption}")
-    if result.error is not None and result.error.assumed:
+    if result.band_factors is not None and result.band_factors.assumed:
         note("assumed: the error band")
 
 

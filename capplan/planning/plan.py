@@ -193,7 +193,7 @@ def plan(scenario: str | Path | Mapping[str, Any] | Scenario = {}, **overrides: 
     Returns
     -------
     plan : :class:`Plan` with ``.feasible .nearest .binding .pools .gpus_total .cost_per_hour .margins .relaxation``
-        ``.warnings .assumptions``, percentiles as ``.view.percentile("tpot", 0.99)`` [s], everything as
+        ``.band .warnings .assumptions``, percentiles as ``.view.percentile("tpot", 0.99)`` [s], everything as
         ``.to_dict()`` or ``.to_text()``. An infeasible scenario is an answer too: ``.nearest`` tells what can be had
 
     Raises

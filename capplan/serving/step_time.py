@@ -34,7 +34,7 @@ class StepTime:
         drafts is unknown), prompt tokens of a prefill
     tokens_per_step : tokens one sequence gets out of a decode step, 1 without drafts, None where unknown
     gpus : of the instance
-    error : measured over predicted time at both ends of the error band; None where the card has none
+    band_factors : measured over predicted time at both ends of the error band; None where the card has none
     """
 
     seconds: Value
@@ -43,7 +43,7 @@ class StepTime:
     tokens_per_step: Value | None
     gpus: int
     _account: Callable[[], tuple[dict[str, Value], dict[str, Value]]] = field(repr=False, compare=False)
-    error: Band | None = field(default=None, repr=False, compare=False)
+    band_factors: Band | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def _shares_and_links(self) -> tuple[dict[str, Value], dict[str, Value]]:
@@ -56,7 +56,8 @@ class StepTime:
         Errors of predictions have common causes: all steps of a model are off by one factor together. None where the
         hardware card has no band for this kind of time; the time itself at both ends where an override gave it.
         """
-        return None if self.error is None else (self.seconds * self.error.low, self.seconds * self.error.high)
+        factors = self.band_factors
+        return None if factors is None else (self.seconds * factors.low, self.seconds * factors.high)
 
     @property
     def shares(self) -> Mapping[str, Value]:

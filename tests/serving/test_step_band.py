@@ -27,7 +27,7 @@ WIDE = Layout(tp=2, dp=8)
 )
 def test_a_step_has_the_band_of_its_kind(model, layout, engine, kind):
     step = decode_step(model, H200, layout, 64, 4096, engine=engine)
-    assert step.error is H200.bands[kind]
+    assert step.band_factors is H200.bands[kind]
     assert step.band == (step.seconds * H200.bands[kind].low, step.seconds * H200.bands[kind].high)
     assert step.band[0] < step.seconds < step.band[1]
 
@@ -35,7 +35,7 @@ def test_a_step_has_the_band_of_its_kind(model, layout, engine, kind):
 def test_a_prefill_has_its_own_band():
     for engine in (None, "vllm"):
         answer = prefill(LLAMA, H200, Layout(), 4096, engine=engine)
-        assert answer.error is H200.bands["prefill"]
+        assert answer.band_factors is H200.bands["prefill"]
 
 
 @pytest.mark.parametrize("size", [3, 20_000])
@@ -53,7 +53,7 @@ def test_a_card_without_a_band_has_none_to_show():
     bare = replace(H200, bands={"decode_dense": Band(0.9, 1.1)})
     assert decode_step(LLAMA, bare, Layout(), 8, 1024).band is None
     assert prefill(LLAMA, bare, Layout(), 1024).band is None
-    assert decode_step(LLAMA, bare, Layout(), 8, 1024, engine="vllm").error == Band(0.9, 1.1)
+    assert decode_step(LLAMA, bare, Layout(), 8, 1024, engine="vllm").band_factors == Band(0.9, 1.1)
 
 
 def test_a_time_that_was_given_has_no_error():
