@@ -1,4 +1,4 @@
-"""Fill the ``kernels`` nobody measured on a GPU from the nearest one where somebody did, by one rule.
+"""Fill ``kernels`` and ``bands`` nobody measured on a GPU from the nearest one where somebody did, by one rule.
 
 Rule: a constant of a measured card, as a share of the peak it belongs to, holds on its relatives. So
 
@@ -6,7 +6,8 @@ Rule: a constant of a measured card, as a share of the peak it belongs to, holds
 * an arithmetic rate scales with the dense peak of that arithmetic; arithmetic a GPU lacks runs at its bf16 rate, and
   arithmetic only the relative has keeps the share of fp8,
 * a rate over the fabric scales with the fabric, one between nodes with the network adapter,
-* floors, ramps, paddings and shares are taken as they are.
+* floors, ramps, paddings and shares are taken as they are,
+* an error band is half as wide again in the logarithm: both ends to the power of 1.5, once for each time borrowed.
 
 Every number written here has kind ``assumed`` and its rule as source; numbers with any other source are left alone.
 Run it again whenever a measured card or the list of constants changes::
@@ -22,8 +23,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from capplan.cards.hardware import Hardware, Kernels
+from capplan.cards.hardware import BAND_KINDS, Hardware, Kernels
 from capplan.cards.hardware_card import kernel_base_unit, load_hardware
+from capplan.formulas.error_band import BORROWED_EXPONENT, borrowed_factor
 
 CARDS = Path(__file__).resolve().parent.parent / "hardware"
 MARK = "borrowed"
@@ -55,18 +57,23 @@ ORDER = [*FIRST, *(name for name in DONORS if name not in FIRST)]
 def main(arguments: list[str]) -> int:
     """Rewrite every borrowing card; with ``--check`` only tell which would change (exit 1 if any)."""
     changed = [name for name in ORDER if borrow(name, write="--check" not in arguments)]
-    print("\n".join(f"{name}: kernels borrowed anew" for name in changed) or "all borrowed kernels are up to date")
+    print("\n".join(f"{name}: borrowed anew" for name in changed) or "all borrowed kernels and bands are up to date")
     return 1 if changed and "--check" in arguments else 0
 
 
 def borrow(name: str, *, write: bool) -> bool:
-    """Borrow the kernels of one card; True where its file changes."""
+    """Borrow kernels and bands of one card; True where its file changes."""
     path = CARDS / f"{name}.json"
     before = path.read_text(encoding="utf-8")
     card = json.loads(before)
     donor = load_hardware(CARDS / f"{DONORS[name]}.json")
     own = {key: number for key, number in card["kernels"].items() if not number["source"].startswith(MARK)}
     card["kernels"] = {constant: own.get(constant) or borrowed(constant, card, donor) for constant in wanted(donor)}
+    own = card.get("bands", {})
+    card["bands"] = {
+        kind: own[kind] if kind in own and not is_borrowed(own[kind]) else borrowed_band(kind, donor)
+        for kind in BAND_KINDS
+    }
     after = render(card) + "\n"
     if write and after != before:
         path.write_text(after, encoding="utf-8")
@@ -87,6 +94,20 @@ def borrowed(constant: str, card: dict[str, Any], donor: Hardware) -> dict[str, 
     base, rule = scaled(constant, card, donor)
     source = f"{MARK} from {donor.name}: {rule} (benchmarks/borrow_kernels.py)"
     return {"value": float(f"{base:.4g}"), "unit": kernel_base_unit(constant), "kind": "assumed", "source": source}
+
+
+def is_borrowed(band: dict[str, Any]) -> bool:
+    """Whether this script wrote a band."""
+    return bool(band["low"]["source"].startswith(MARK))
+
+
+def borrowed_band(kind: str, donor: Hardware) -> dict[str, Any]:
+    """The donor's band, wider by the rule."""
+    source = f"{MARK} from {donor.name}: its band to the power of {BORROWED_EXPONENT} (benchmarks/borrow_kernels.py)"
+    return {
+        end: {"value": float(f"{borrowed_factor(factor):.4g}"), "unit": "1", "kind": "assumed", "source": source}
+        for end, factor in (("low", donor.bands[kind].low), ("high", donor.bands[kind].high))
+    }
 
 
 def scaled(constant: str, card: dict[str, Any], donor: Hardware) -> tuple[float, str]:

@@ -1,4 +1,4 @@
-"""Predicted over measured: kernel tables, whole decode steps and prefills. Run: ``python benchmarks/fidelity.py``."""
+"""Predicted over measured: kernel tables, steps, prefills and error bands. Run: ``python benchmarks/fidelity.py``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from capplan.cards.hardware import Hardware, Kernels
+from capplan.cards.engine_card import load_engine
+from capplan.cards.hardware import Band, Hardware, Kernels
 from capplan.cards.hardware_card import load_hardware
 from capplan.cards.model_card import load_model
 from capplan.formulas.attention_time import (
@@ -17,10 +18,12 @@ from capplan.formulas.attention_time import (
     decode_attention_seconds,
 )
 from capplan.formulas.collectives import exchange_seconds
+from capplan.formulas.error_band import band_factors, coverage
 from capplan.formulas.experts import expert_term, experts_seconds
 from capplan.formulas.gemm import gemm_term, gemms_seconds
 from capplan.serving.layout import Layout
 from capplan.serving.prefill import prefill
+from capplan.serving.prepared import decode_kind
 from capplan.serving.step import decode_step
 
 TRUTH = Path(__file__).resolve().parent.parent / "tests" / "truth"
@@ -190,6 +193,33 @@ def whole_steps() -> Iterator[tuple[str, float, float]]:
         yield name, one.tokens_per_second_per_gpu, row["tokens_per_second_per_gpu"]
 
 
+def band_rows() -> Iterator[tuple[str, Band, float, float]]:
+    """Kind of error band, the band of the GPU, measured and predicted seconds of every whole step and prefill."""
+    measured = truth("step_measurements")
+    for row in measured["decode"]:
+        model, hardware, layout = _where(row)
+        step = decode_step(model, hardware, layout, row["batch"], row["context"], **row.get("options", {}))
+        engine = row.get("options", {}).get("engine")
+        kind = decode_kind(model, None if engine is None else load_engine(engine))
+        yield kind, hardware.bands[kind], row["milliseconds"] * 1e-3, step.seconds
+    for row in measured["prefill"]:
+        model, hardware, layout = _where(row)
+        one = prefill(model, hardware, layout, row["tokens"], prompts=row["prompts"], **row.get("options", {}))
+        slower = one.tokens_per_second_per_gpu / row["tokens_per_second_per_gpu"]
+        yield "prefill", hardware.bands["prefill"], slower * one.seconds, one.seconds
+
+
+def coverage_table() -> Iterator[tuple[str, int, float, float, float]]:
+    """Kind, rows, the share of them inside the band of their own card, and the band the rows themselves would give."""
+    rows: dict[str, list[tuple[Band, float, float]]] = {}
+    for kind, band, measured, predicted in band_rows():
+        rows.setdefault(kind, []).append((band, measured, predicted))
+    for kind, found in rows.items():
+        inside = [coverage([measured], [predicted], band.low, band.high) for band, measured, predicted in found]
+        own = band_factors([measured for _, measured, _ in found], [predicted for _, _, predicted in found])
+        yield kind, len(found), sum(inside) / len(inside), *own
+
+
 def _where(row: dict[str, Any]) -> tuple[Any, Hardware, Layout]:
     return load_model(row["model"]), load_hardware(row["gpu"]), Layout(**row["layout"])
 
@@ -210,6 +240,9 @@ def main() -> None:
     print(f"\n{'whole step':72} predicted measured  error %")
     for name, predicted, measured in whole_steps():
         print(f"{name:72} {predicted:9.2f} {measured:8.2f} {100 * (predicted / measured - 1):+8.1f}")
+    print(f"\n{'whole steps in the 80 % error band of their card':48} rows  inside  band of the rows")
+    for kind, count, inside, low, high in coverage_table():
+        print(f"{kind:48} {count:4} {inside:7.0%}  {low:.2f}-{high:.2f}")
 
 
 if __name__ == "__main__":

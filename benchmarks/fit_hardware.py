@@ -35,6 +35,10 @@ USABLE = (0.22, 0.6)
 """Held median and p90 error above which a fit is not written: the form does not hold there, the card borrows."""
 
 
+NEGLIGIBLE = 0.5
+"""Rows, columns or tokens below which a constant is written as none."""
+
+
 @dataclass(frozen=True)
 class Fit:
     """Constants fitted together, and to which tables."""
@@ -206,8 +210,9 @@ def write_card(gpu: str, results: Sequence[Fitted]) -> None:
         if result.median > USABLE[0] or result.high > USABLE[1]:
             continue
         for name in result.fit.constants:
-            value = float(f"{getattr(result.kernels, name):.4g}")
-            unit = kernel_base_unit(name)
+            value, unit = float(f"{getattr(result.kernels, name):.4g}"), kernel_base_unit(name)
+            if unit == "1" and value < NEGLIGIBLE:
+                value = 0.0
             card["kernels"][name] = {"value": value, "unit": unit, "kind": "fitted", "source": _source(gpu, result)}
     path.write_text(render(card) + "\n", encoding="utf-8")
 

@@ -103,6 +103,21 @@ class Kernels:
     """Arithmetic rate of a long run under the power limit over that of a short one; 1 where nobody measured it."""
 
 
+BAND_KINDS = ("decode_kernels", "decode_dense", "decode_mixture", "prefill", "ttft")
+"""Kinds of predicted time with an error band of their own: a decode step of bare kernels; one with an engine, of a
+dense model and of a mixture of experts; a prefill pass; a time to first token."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """An 80 % band around a prediction: measured over predicted at its 10th and 90th percentile [1]."""
+
+    low: float
+    high: float
+    assumed: bool = False
+    """Whether an end of it is no figure of measured rows."""
+
+
 @dataclass(frozen=True)
 class Hardware:
     """One GPU kind and the node around it. All numbers in base units, for one GPU."""
@@ -122,6 +137,8 @@ class Hardware:
     pcie_bandwidth: float
     gpus_per_node: int
     kernels: Kernels
+    bands: Mapping[str, Band] = field(default_factory=dict, hash=False)
+    """Error band of each of :data:`BAND_KINDS` that is known."""
     price_per_gpu_hour: float | None = None
     aliases: tuple[str, ...] = ()
     sources: Mapping[str, Any] = field(default_factory=dict, compare=False, hash=False, repr=False)

@@ -34,6 +34,15 @@ class FabricCard(BaseModel):
     gpus: Number
 
 
+class BandCard(BaseModel):
+    """Measured over predicted at the 10th and the 90th percentile of rows that nothing was fitted to."""
+
+    model_config = _STRICT
+
+    low: Number
+    high: Number
+
+
 class HardwareCard(BaseModel):
     """One GPU kind and the node around it, every number with its unit, source and kind."""
 
@@ -54,6 +63,7 @@ class HardwareCard(BaseModel):
     gpus_per_node: Number
     price_per_gpu_hour: Number | None = None
     kernels: KernelsCard  # type: ignore[valid-type]
+    bands: dict[Literal["decode_kernels", "decode_dense", "decode_mixture", "prefill", "ttft"], BandCard] | None = None
 
 
 def hardware_card_schema() -> dict[str, Any]:

@@ -50,7 +50,9 @@ def _root() -> None:
 def run(arguments: list[str] | None = None) -> None:
     """Entry point of the console script: errors become one line on stderr and the right exit code."""
     _travel_light()
-    sys.exit(main(sys.argv[1:] if arguments is None else arguments))
+    code = main(sys.argv[1:] if arguments is None else arguments)
+    gc.freeze()  # the interpreter would look through every object once more before it leaves
+    sys.exit(code)
 
 
 def _travel_light() -> None:

@@ -69,15 +69,18 @@ def show(
     """Print a step or a prefill."""
     from capplan.quantities.units import format_bytes, format_seconds
 
+    low, high = result.band or (None, None)
     o.refuse_unused(chain)
     data = {
         "seconds": result.seconds,
+        "seconds_low": low,
+        "seconds_high": high,
         "parts": result.parts,
         "limit": result.limit,
         "links": result.links,
         "tokens_per_second_per_gpu": rate,
     }
-    rows = [["time", format_seconds(result.seconds), ""], ["limited by", result.limit, ""]]
+    rows = [["time", _time(result), ""], ["limited by", result.limit, ""]]
     rows += [[rate_name, "unknown without --acceptance" if rate is None else f"{rate:,.4g}", ""]]
     total = sum(result.parts.values())
     rows += [[name, format_seconds(value), f"{value / total:.1%}"] for name, value in result.parts.items() if value > 0]
@@ -86,6 +89,18 @@ def show(
     emit(data, rows, ["quantity", "value", "share"], json_flag=json_flag, shape=shape, chains=chains)
     for assumption in chain.assumptions():
         note(f"assumed: {assumption}")
+    if result.band_factors is not None and result.band_factors.assumed:
+        note("assumed: the error band")
+
+
+def _time(result: StepTime) -> str:
+    """The time with its error band, where it has one."""
+    from capplan.quantities.units import format_seconds, format_seconds_range
+
+    time = format_seconds(result.seconds)
+    if result.band is None or result.band[0] == result.band[1]:
+        return time
+    return f"{time} (80 % band {format_seconds_range(*result.band)})"
 
 
 register = o.register_all(("step", step))

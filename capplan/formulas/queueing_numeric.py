@@ -196,10 +196,15 @@ def _residual_pmf(low: FloatArray, high: FloatArray, weights: FloatArray, cell: 
 
 
 def _capped_mean(t: FloatArray, low: FloatArray, high: FloatArray, weights: FloatArray) -> FloatArray:
-    """E[min(S, t)], the integral of P(S > t), which is linear between the ends of the nodes' intervals."""
+    """E[min(S, t)], the integral of P(S > t), which is linear between the ends of the nodes' intervals.
+
+    The intervals are in order and do not overlap, so none holds a knot: what lies beyond it are whole ones, and an
+    atom at a knot is passed by the piece that starts there.
+    """
     knots = distinct(np.concatenate([[0.0], low, high]))
-    start = _survival(knots[:-1], low, high, weights, low == high)
-    end = _survival(knots[1:], low, high, weights, np.zeros(len(low), bool))
+    beyond = np.append(np.cumsum(weights[::-1])[::-1], 0.0)
+    start = beyond[np.searchsorted(high, knots[:-1], side="right")]
+    end = beyond[np.searchsorted(low, knots[1:], side="left")]
     step = np.diff(knots)
     area = np.concatenate([[0.0], np.cumsum(step * (start + end) / 2)])
     index = np.clip(np.searchsorted(knots, t, side="right") - 1, 0, len(step) - 1)
@@ -207,14 +212,6 @@ def _capped_mean(t: FloatArray, low: FloatArray, high: FloatArray, weights: Floa
     slope = (end - start) / step
     total: FloatArray = area[index] + inside * (start[index] + slope[index] * inside / 2)
     return total
-
-
-def _survival(t: FloatArray, low: FloatArray, high: FloatArray, weights: FloatArray, passed: Any) -> FloatArray:
-    """P(S > t); an atom exactly at ``t`` counts unless it is marked as passed."""
-    above = np.clip((high - t[:, None]) / np.maximum(high - low, 1e-300), 0.0, 1.0)
-    at_atom = (t[:, None] == high) & (low == high)
-    result: FloatArray = np.where(at_atom, ~passed, above) @ weights
-    return result
 
 
 def _service_pmf(low: FloatArray, high: FloatArray, weights: FloatArray, cell: float, points: int) -> FloatArray:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from capplan.planning.pools import Pools
 from capplan.planning.problem import Problem
+from capplan.serving.prepared import decode_kind
 
 
 def assumptions(problem: Problem, pools: Pools | None) -> tuple[str, ...]:
     """One line each, the most consequential first."""
-    lines = [*_defaults(problem), *_simplifications(problem, pools), *_hardware(problem)]
+    lines = [*_defaults(problem), *_simplifications(problem, pools), *_hardware(problem), *_bands(problem)]
     if pools is not None:
         lines += [line for line in pools.decode.budget.assumptions if not line.startswith("engine ")]
     return tuple(dict.fromkeys(lines))
@@ -53,9 +54,19 @@ def _simplifications(problem: Problem, pools: Pools | None) -> list[str]:
 
 def _hardware(problem: Problem) -> list[str]:
     assumed = [name for name, number in problem.hardware.sources.items() if number.kind == "assumed"]
-    assumed = [name for name in assumed if name != "price_per_gpu_hour"]
+    assumed = [name for name in assumed if name != "price_per_gpu_hour" and not name.startswith("bands.")]
     if not assumed:
         return []
     shown = ", ".join(assumed[:4]) + (f" and {len(assumed) - 4} more" if len(assumed) > 4 else "")
     name = problem.hardware.name
     return [f"hardware card {name}: {shown} assumed (capplan hardware show {name})"]
+
+
+def _bands(problem: Problem) -> list[str]:
+    """Error bands of the times of a plan that no measured rows gave."""
+    bands, name = problem.hardware.bands, problem.hardware.name
+    kinds = (decode_kind(problem.model, problem.engine), "prefill", "ttft")
+    missing = [kind for kind in kinds if kind not in bands]
+    assumed = [kind for kind in kinds if kind in bands and bands[kind].assumed]
+    lines = [f"hardware card {name}: no error band of {', '.join(missing)}, so the plan has none"] if missing else []
+    return lines + ([f"hardware card {name}: error bands of {', '.join(assumed)} assumed"] if assumed else [])

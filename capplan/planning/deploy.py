@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from capplan.planning import decode_pool, prefill_pool
@@ -40,7 +41,13 @@ class Outcome:
 
     pools: Pools | None
     missed: tuple[Check, ...]
-    binding: Binding | None
+    find_binding: Callable[[], Binding | None] | None = None
+    """Evaluates smaller pools; only where somebody asks what binds."""
+
+    @cached_property
+    def binding(self) -> Binding | None:
+        """What keeps the pools from being smaller."""
+        return None if self.find_binding is None else self.find_binding()
 
     @property
     def feasible(self) -> bool:
@@ -89,34 +96,44 @@ def _aggregated_pool(problem: Problem, layout: Layout, instances: int, rate: flo
     return aggregated_pool.evaluate(problem, layout, instances, rate)
 
 
-def disaggregated(problem: Problem) -> Outcome:
-    """Separate prefill and decode pools."""
+def disaggregated(problem: Problem, near: Pools | None = None) -> Outcome:
+    """Separate prefill and decode pools.
+
+    ``near`` are pools of a question like this one: the search starts there, and asks for the number of GPUs alone.
+    """
     rate, most = problem.sizing_rate, problem.scenario.hardware.max_gpus
-    decode = decode_search(problem, most, rate)
+    first, second = _starts(near, "disaggregated")
+    decode = decode_search(problem, most, rate, first)
     if decode.best is None:
         return _out_of_reach(problem, decode, "disaggregated")
     left = most - decode.best.gpus
-    prefill = prefill_search(problem, left, rate, decode.best.pool)
+    prefill = prefill_search(problem, left, rate, decode.best.pool, second)
     if prefill.best is None:
         return _prefill_out_of_reach(problem, decode.best.pool, prefill, left)
     pools = Pools("disaggregated", decode.best.pool, prefill.best.pool)
-    return _grown(problem, pools, rate, _binding(decode, prefill))
+    return _grown(problem, pools, rate, partial(_binding, decode, prefill))
 
 
-def aggregated(problem: Problem) -> Outcome:
-    """One pool that does both."""
-    both = aggregated_search(problem, problem.scenario.hardware.max_gpus, problem.sizing_rate)
+def aggregated(problem: Problem, near: Pools | None = None) -> Outcome:
+    """One pool that does both; ``near`` as for two."""
+    start, _ = _starts(near, "aggregated")
+    both = aggregated_search(problem, problem.scenario.hardware.max_gpus, problem.sizing_rate, start)
     return _out_of_reach(problem, both, "aggregated") if both.best is None else _grown_best(problem, both, both.best)
 
 
-def aggregated_within(problem: Problem, most_gpus: int) -> Outcome | None:
+def aggregated_within(problem: Problem, most_gpus: int, near: Pools | None = None) -> Outcome | None:
     """One pool that does both, of at most so many GPUs; None where there is none."""
-    both = aggregated_search(problem, most_gpus, problem.sizing_rate)
+    both = aggregated_search(problem, most_gpus, problem.sizing_rate, _starts(near, "aggregated")[0])
     return None if both.best is None else _grown_best(problem, both, both.best)
 
 
+def _starts(near: Pools | None, mode: Mode) -> tuple[DecodePool | None, PrefillPool | None]:
+    """The pool that decodes and the one that prefills, to start a search of that mode from."""
+    return (near.decode, near.prefill) if near is not None and near.mode == mode else (None, None)
+
+
 def _grown_best(problem: Problem, both: Search[AggregatedPool], best: Trial[AggregatedPool]) -> Outcome:
-    return _grown(problem, Pools("aggregated", best.pool, None), problem.sizing_rate, _binding(both))
+    return _grown(problem, Pools("aggregated", best.pool, None), problem.sizing_rate, partial(_binding, both))
 
 
 def _binding(*searches: Search[Any]) -> Binding | None:
@@ -126,7 +143,7 @@ def _binding(*searches: Search[Any]) -> Binding | None:
     return next((binding for binding in known if binding.gpus is not None), known[0] if known else None)
 
 
-def _grown(problem: Problem, pools: Pools, rate: float, binding: Binding | None) -> Outcome:
+def _grown(problem: Problem, pools: Pools, rate: float, find_binding: Callable[[], Binding | None]) -> Outcome:
     """Add instances until the targets on sums (time to answer, E2E, attainment) are met too."""
     checks = all_checks(problem, pools)
     for _ in range(MORE_INSTANCES):
@@ -138,9 +155,9 @@ def _grown(problem: Problem, pools: Pools, rate: float, binding: Binding | None)
             break
         tried = [(all_checks(problem, option), option) for option in options]
         checks, better = min(tried, key=lambda pair: max(check.ratio for check in pair[0]))
-        binding = Binding(worst.name, worst.value, worst.target, worst.strain, pools.gpus)
+        find_binding = partial(Binding, worst.name, worst.value, worst.target, worst.strain, pools.gpus)
         pools = better
-    return Outcome(pools, tuple(check for check in checks if not check.met), binding)
+    return Outcome(pools, tuple(check for check in checks if not check.met), find_binding)
 
 
 def _one_more(problem: Problem, pools: Pools, rate: float) -> Iterator[Pools]:
@@ -158,9 +175,9 @@ def _out_of_reach(problem: Problem, search: Search[Any], mode: Mode) -> Outcome:
     """Each layout with all the GPUs there are: the one that comes nearest, or what is missing altogether."""
     nearest = _nearest(problem, search, decode_layout(problem), search.max_gpus)
     if nearest is None:
-        return Outcome(None, (_hopeless(problem, search.max_gpus),), None)
+        return Outcome(None, (_hopeless(problem, search.max_gpus),))
     missed = tuple(check for check in nearest.checks if not check.met)
-    return Outcome(Pools(mode, nearest.pool, None), missed, None)
+    return Outcome(Pools(mode, nearest.pool, None), missed)
 
 
 def _prefill_out_of_reach(problem: Problem, decode: DecodePool, search: Search[PrefillPool], left: int) -> Outcome:
@@ -168,9 +185,9 @@ def _prefill_out_of_reach(problem: Problem, decode: DecodePool, search: Search[P
     nearest = _nearest(problem, search, prefill_layout(problem), left)
     if nearest is None:
         missed: tuple[Check, ...] = (Check("gpus_left_for_prefill", left, 0.0),)
-        return Outcome(Pools("disaggregated", decode, None), missed, None)
+        return Outcome(Pools("disaggregated", decode, None), missed)
     missed = tuple(check for check in nearest.checks if not check.met)
-    return Outcome(Pools("disaggregated", decode, nearest.pool), missed, None)
+    return Outcome(Pools("disaggregated", decode, nearest.pool), missed)
 
 
 def _nearest(problem: Problem, search: Search[Any], fixed: LayoutSection | None, most: int) -> Trial[Any] | None:

@@ -17,6 +17,7 @@ from capplan.planning.scenario import Scenario, load_scenario
 from capplan.quantities.chain import Chain
 
 if TYPE_CHECKING:
+    from capplan.planning.band import PlanBand
     from capplan.planning.margins import Margins
     from capplan.planning.naive import NaiveAnswer
     from capplan.planning.relaxation import Relaxation
@@ -34,8 +35,10 @@ class Plan:
     problem: Problem
     outcome: Outcome
     pools_at_rate: Pools | None
-    search: Callable[[Problem], Outcome] | None = None
-    """How a changed question is answered again, where that is no search at a given rate."""
+    search: Callable[..., Outcome] | None = None
+    """How a changed question is answered again, where that is no search at a given rate; takes pools to start from."""
+    load: Callable[[Problem, Pools], Pools | None] | None = None
+    """How given pools are looked at again under a changed question, where the rate is not given."""
 
     def __repr__(self) -> str:
         verdict = f"{self.gpus_total} GPUs" if self.feasible else "infeasible"
@@ -88,6 +91,13 @@ class Plan:
         rate = self.problem.rate
         first = [prefill_summary(self.problem, pools.prefill, rate)] if pools.prefill else []
         return (*first, decode_summary(self.problem, pools.decode, "decode"))
+
+    @cached_property
+    def band(self) -> PlanBand | None:
+        """The plan solved again with all predicted times at either end of their error band; None without a band."""
+        from capplan.planning.band import plan_band
+
+        return plan_band(self, self.search or _best_outcome, self.load or _load)
 
     @property
     def gpus_total(self) -> int:
@@ -183,7 +193,7 @@ def plan(scenario: str | Path | Mapping[str, Any] | Scenario = {}, **overrides: 
     Returns
     -------
     plan : :class:`Plan` with ``.feasible .nearest .binding .pools .gpus_total .cost_per_hour .margins .relaxation``
-        ``.warnings .assumptions``, percentiles as ``.view.percentile("tpot", 0.99)`` [s], everything as
+        ``.band .warnings .assumptions``, percentiles as ``.view.percentile("tpot", 0.99)`` [s], everything as
         ``.to_dict()`` or ``.to_text()``. An infeasible scenario is an answer too: ``.nearest`` tells what can be had
 
     Raises
@@ -200,36 +210,42 @@ def plan(scenario: str | Path | Mapping[str, Any] | Scenario = {}, **overrides: 
     return _plan(problem)
 
 
-def _plan(problem: Problem) -> Plan:
-    outcome = _best_outcome(problem)
+def _plan(problem: Problem, near: Pools | None = None) -> Plan:
+    outcome = _best_outcome(problem, near)
     at_rate = None
     if outcome.pools is not None:
-        at_rate = reload(problem, outcome.pools, problem.rate) or outcome.pools
+        at_rate = _load(problem, outcome.pools) or outcome.pools
     answer = Plan(problem, outcome, at_rate)
     _refuse_unused(answer)
     return answer
 
 
+def _load(problem: Problem, pools: Pools) -> Pools | None:
+    """Given pools at the offered rate."""
+    return reload(problem, pools, problem.rate)
+
+
 def _refuse_unused(answer: Plan) -> None:
     """An override that took no part in any evaluation is an error, never ignored."""
     problem = answer.problem
-    if problem.scenario.override and answer.pools:  # summarising the pools evaluates what the search does not
-        for name in sorted(problem.scenario.override.keys() - problem.used):
+    overrides = problem.scenario.override.keys()
+    if overrides - problem.used and answer.pools:  # summarising the pools evaluates what the search does not
+        for name in sorted(overrides - problem.used):
             raise InputError("has no part in this plan", key=f"override.{name}")
 
 
-def _best_outcome(problem: Problem) -> Outcome:
+def _best_outcome(problem: Problem, near: Pools | None = None) -> Outcome:
     serving = problem.scenario.serving
     split = serving.mode == "auto" and (serving.prefill_layout or serving.decode_layout)
     mode = "disaggregated" if split else serving.mode  # a layout of one pool asks for two
     if mode == "aggregated":
-        return aggregated(problem)
-    apart = disaggregated(problem)
+        return aggregated(problem, near)
+    apart = disaggregated(problem, near)
     if mode == "disaggregated":
         return apart
     if apart.pools is None or not apart.feasible:
-        return min(apart, aggregated(problem), key=_rank)
-    together = aggregated_within(problem, apart.pools.gpus - 1)
+        return min(apart, aggregated(problem, near), key=_rank)
+    together = aggregated_within(problem, apart.pools.gpus - 1, near)
     return apart if together is None else min(apart, together, key=_rank)
 
 
@@ -244,52 +260,73 @@ CLOSE_ENOUGH = 0.01
 ACCEPTED = 0.05
 """How far the requests held in the plan found may be below those that were asked for."""
 LITTLE_LOAD = 1 / 256
+FASTEST = 4.0
+"""Times the sized rate up to which the rate of a closed loop is looked for under other step times."""
 
 
 def _closed_loop(problem: Problem, in_flight: int) -> Plan:
     """Pools for ``in_flight / (1 - headroom)`` requests, looked at with as many as there are."""
     wanted = in_flight / (1 - problem.scenario.serving.headroom)
 
-    def search(asked: Problem) -> Outcome:
-        return _sized_closed_loop(asked, wanted).outcome
+    def search(asked: Problem, near: Pools | None = None) -> Outcome:
+        return _sized_closed_loop(asked, wanted, near).outcome
 
     answer = replace(_sized_closed_loop(problem, wanted), search=search)
     pools = answer.outcome.pools
     if not answer.feasible or pools is None:
         return answer
-    low, high = 0.0, answer.problem.rate
+    nominal = _rate_in_flight(answer.problem, pools, in_flight, answer.problem.rate)
+
+    def load(asked: Problem, kept: Pools) -> Pools | None:
+        return reload(asked, kept, _rate_in_flight(asked, kept, in_flight, FASTEST * asked.sizing_rate))
+
+    looked_at = replace(answer.problem, rate=nominal)
+    return replace(answer, problem=looked_at, pools_at_rate=reload(answer.problem, pools, nominal), load=load)
+
+
+def _rate_in_flight(problem: Problem, pools: Pools, in_flight: int, most: float) -> float:
+    """The rate, up to ``most``, at which given pools hold that many requests [1/s]."""
+    low, high = 0.0, most
     for _ in range(CLOSED_LOOP_TURNS + 3):
         middle = (low + high) / 2
-        loaded = reload(answer.problem, pools, middle)
-        below = loaded is not None and middle * view_of(answer.problem, loaded).e2e.mean <= in_flight
+        loaded = reload(problem, pools, middle)
+        below = loaded is not None and middle * view_of(problem, loaded).e2e.mean <= in_flight
         low, high = (middle, high) if below else (low, middle)
-    nominal = low or high
-    looked_at = replace(answer.problem, rate=nominal)
-    return replace(answer, problem=looked_at, pools_at_rate=reload(answer.problem, pools, nominal))
+    return low or high
 
 
-def _sized_closed_loop(problem: Problem, in_flight: float) -> Plan:
+def _sized_closed_loop(problem: Problem, in_flight: float, near: Pools | None = None) -> Plan:
     """The rate that keeps so many requests in flight, rate * E2E = in flight, by bracketing; and its plan.
 
     A rate that cannot be served counts as too high. Where no rate that can be served holds so many, the answer is
     the infeasible one.
     """
-    limit = min((t for key, t in problem.targets.items() if key.startswith("tpot")), default=0.05)
-    rate = in_flight / (problem.workload.mean_decode_steps * limit)
-    low, high = _tried(problem, rate * LITTLE_LOAD), _tried(problem, rate)
+    low, high = _first_rates(problem, in_flight, near)
     if not low.plan.feasible:
         return high.plan
     for _ in range(CLOSED_LOOP_TURNS):
         if min(abs(low.held / in_flight - 1), abs(high.held / in_flight - 1)) < CLOSE_ENOUGH:
             break
         if high.held < in_flight:
-            low, high = high, _tried(problem, high.rate * min(4.0, 1.05 * in_flight / high.held))
+            low, high = high, _tried(problem, high.rate * min(4.0, 1.05 * in_flight / high.held), near)
             continue
-        middle = _tried(problem, _between(low, high, in_flight))
+        middle = _tried(problem, _between(low, high, in_flight), near)
         low, high = (low, middle) if middle.held > in_flight else (middle, high)
     if low.held >= (1 - ACCEPTED) * in_flight and abs(low.held - in_flight) < abs(high.held - in_flight):
         return low.plan
     return high.plan
+
+
+def _first_rates(problem: Problem, in_flight: float, near: Pools | None) -> tuple[_Tried, _Tried]:
+    """Little load, and a rate that may be too high: where pools of a like question are known, two about right."""
+    limit = min((t for key, t in problem.targets.items() if key.startswith("tpot")), default=0.05)
+    rate = in_flight / (problem.workload.mean_decode_steps * limit)
+    if near is None or problem.sized_rate is None:
+        return _tried(problem, rate * LITTLE_LOAD, near), _tried(problem, rate, near)
+    first = _tried(problem, problem.sized_rate, near)
+    second = _tried(problem, first.rate * in_flight / first.held, near) if first.plan.feasible else first
+    low, high = sorted((first, second), key=lambda tried: tried.rate)
+    return (low if low.held <= in_flight else _tried(problem, rate * LITTLE_LOAD, near)), high
 
 
 class _Tried(NamedTuple):
@@ -300,8 +337,8 @@ class _Tried(NamedTuple):
     plan: Plan
 
 
-def _tried(problem: Problem, rate: float) -> _Tried:
-    answer = _plan(replace(problem, rate=rate, sized_rate=rate))
+def _tried(problem: Problem, rate: float, near: Pools | None) -> _Tried:
+    answer = _plan(replace(problem, rate=rate, sized_rate=rate), near)
     held = rate * answer.view.e2e.mean if answer.feasible and answer.view is not None else math.inf
     return _Tried(rate, held, answer)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from capplan.planning.pools import LATENCIES, Binding, Check
 from capplan.planning.scenario import LATENCY_KEYS
 from capplan.quantities.tables import columns, markdown
-from capplan.quantities.units import format_bytes, format_seconds, format_si
+from capplan.quantities.units import format_bytes, format_seconds, format_seconds_range, format_si
 
 if TYPE_CHECKING:
     from capplan.planning.plan import Plan
@@ -29,7 +29,7 @@ TITLES = {
 def plan_dict(plan: Plan) -> dict[str, Any]:
     """The answer for JSON; every key carries its unit, infinities become null when printed."""
     view, binding, margins, naive = plan.view, plan.binding, plan.margins, plan.naive
-    counts = {pool.role: pool.instances for pool in plan.pools}
+    counts, band = {pool.role: pool.instances for pool in plan.pools}, plan.band
     return {
         "model": plan.problem.model.name,
         "hardware": plan.problem.hardware.name,
@@ -47,6 +47,8 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
             "next_smaller_gpus": binding.gpus,
         },
         "gpus_total": plan.gpus_total,
+        "gpus_total_low": None if band is None else band.low.gpus_total,
+        "gpus_total_high": None if band is None else band.high.gpus_total,
         "cost_per_hour": plan.cost_per_hour,
         "cost_per_million_output_tokens": plan.cost_per_million_output_tokens,
         "request_rate_per_second": plan.problem.rate,
@@ -57,6 +59,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "attainment": None if view is None else view.attainment,
         "goodput_per_second": None if view is None else view.attainment * plan.problem.rate,
         "output_tokens_per_second": plan.problem.rate * plan.problem.workload.output.mean,
+        "band": None if band is None else band.to_dict(),
         "links": {pool.role: pool.links for pool in plan.pools},
         "pools": [pool.to_dict() for pool in plan.pools],
         "margins": None if margins is None else _margins_dict(margins),
@@ -130,11 +133,26 @@ def _feasible(plan: Plan) -> Iterator[str]:
     cost = ", no price known" if plan.cost_per_hour is None else f", ${plan.cost_per_hour:,.2f} an hour"
     per_token = plan.cost_per_million_output_tokens
     cost += "" if per_token is None else f" (${per_token:.2f} per million output tokens)"
-    yield f"{counted(plan.gpus_total, 'GPU')}{cost}"
+    yield f"{counted(plan.gpus_total, 'GPU')}{_gpu_band(plan)}{cost}"
     if plan.binding is not None:
         yield f"binding: {_binding(plan.binding)}, at the {plan.problem.sizing_rate:.4g} requests/s it is sized for"
     if not plan.problem.targets:
         yield "no latency target given: sized for memory and stability alone"
+
+
+OVER_BAND = "80 % error band of step times"
+
+
+def _gpu_band(plan: Plan) -> str:
+    """GPUs where all times are at either end of their band; an end that cannot be met says so."""
+    if plan.band is None:
+        return ""
+    low, high = plan.band.low.gpus_total, plan.band.high.gpus_total
+    if low is None or high is None:
+        most = plan.problem.scenario.hardware.max_gpus
+        ends = [f"infeasible with {most}" if gpus is None else str(gpus) for gpus in (low, high)]
+        return f" ({ends[0]} at the fast end of the {OVER_BAND}, {ends[1]} at the slow end)"
+    return f" ({low if low == high else f'{low}-{high}'} over the {OVER_BAND})"
 
 
 def counted(number: int, what: str) -> str:
@@ -161,6 +179,10 @@ def _infeasible(plan: Plan) -> Iterator[str]:
         yield f"  nearest feasible: {relaxed}"
     if rate is not None:
         yield f"  feasible at {rate:.3g} requests/s"
+    if plan.band is not None:
+        fast = plan.band.low.gpus_total
+        end = f"at the fast end of the {OVER_BAND}"
+        yield f"  infeasible {end} too" if fast is None else f"  feasible {end}, with {counted(fast, 'GPU')}"
     if plan.pools:
         yield "the pools below come nearest; they miss the targets"
 
@@ -229,6 +251,16 @@ def _latencies(plan: Plan) -> Iterator[str | Rows]:
         rows.append([TITLES[name], *cells, ", ".join(targets)])
     yield rows
     yield f"SLO attainment {view.attainment:.3%}, goodput {view.attainment * plan.problem.rate:.4g} requests/s"
+    if plan.band is not None:
+        shown = (f"{TITLES[name]} P99 {_over_band(*plan.band.latency(name, 0.99))}" for name in ("ttft", "tpot"))
+        yield f"over the 80 % error band, with these pools: {', '.join(shown)}"
+
+
+def _over_band(low: float | None, high: float | None) -> str:
+    """A latency at both ends; without a stationary state at an end there is none."""
+    if low is None:
+        return "without bound: they cannot keep up"
+    return f"{format_seconds(low)} to without bound" if high is None else format_seconds_range(low, high)
 
 
 def _links(plan: Plan) -> Iterator[str | Rows]:

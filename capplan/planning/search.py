@@ -13,6 +13,7 @@ from capplan.planning.candidates import layouts
 from capplan.planning.decode_pool import DecodePool, capacity_tokens
 from capplan.planning.latency import Law
 from capplan.planning.links import link_checks
+from capplan.planning.pool import Pool as PoolSize
 from capplan.planning.pools import LATENCIES, Binding, Check, ClientView, latency_checks, split_view
 from capplan.planning.prefill_pool import PrefillPool
 from capplan.planning.problem import Problem
@@ -50,12 +51,24 @@ class Trial(Generic[Pool]):
 
 @dataclass
 class Search(Generic[Pool]):
-    """A search for the cheapest pool of one role; ``failed`` remembers what was cheaper and why it failed."""
+    """A search for the cheapest pool of one role; ``failed`` remembers what was cheaper and why it failed.
+
+    ``bounds`` are the layouts it looked at, each with the fewest instances that mean values allow. ``start``
+    is a pool that may do. Where ``ties`` matter, pools of equally many GPUs are compared too.
+    """
 
     evaluate: Callable[[Layout, int], Trial[Pool] | None]
     max_gpus: int
+    start: PoolSize | None = None
+    ties: bool = True
     best: Trial[Pool] | None = None
     failed: list[Trial[Pool]] = field(default_factory=list)
+    bounds: list[tuple[float, Layout]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.start is not None and self.start.gpus <= self.max_gpus:
+            trial = self._trial(self.start.layout, self.start.instances)
+            self.best = trial if trial is not None and trial.met else None
 
     def try_layout(self, layout: Layout, fewest: float) -> None:
         """Find the fewest instances of a layout that meet every check, if that can beat the best so far."""
@@ -77,8 +90,9 @@ class Search(Generic[Pool]):
         self._keep(trial)
 
     def _most_instances(self, layout: Layout) -> int:
-        limit = self.max_gpus if self.best is None else min(self.max_gpus, self.best.gpus)
-        return limit // layout.gpus
+        if self.best is None:
+            return self.max_gpus // layout.gpus
+        return min(self.max_gpus, self.best.gpus if self.ties else self.best.gpus - 1) // layout.gpus
 
     def _trial(self, layout: Layout, instances: int) -> Trial[Pool] | None:
         trial = self.evaluate(layout, instances)
@@ -94,18 +108,17 @@ class Search(Generic[Pool]):
         """What the smaller pool that comes nearest misses; where none was tried, the target closest to its limit."""
         if self.best is None:
             return None
+        self._try_smaller(self.best)
         best, cheaper = self.best, [trial for trial in self.failed if trial.gpus < self.best.gpus]
         if not cheaper:
             return _bound_by(best.worst, None)
         mildest = min(cheaper, key=lambda trial: trial.worst.ratio)
         return _bound_by(mildest.worst, mildest.gpus)
 
-    def try_smaller(self, bounds: list[tuple[float, Layout]]) -> None:
+    def _try_smaller(self, best: Trial[Pool]) -> None:
         """Evaluate the most promising smaller pools: they tell what binds."""
-        if self.best is None:
-            return
-        below = self.best.gpus - 1
-        sizes = [(below // layout.gpus, fewest, layout) for fewest, layout in bounds if math.isfinite(fewest)]
+        below = best.gpus - 1
+        sizes = [(below // layout.gpus, fewest, layout) for fewest, layout in self.bounds if math.isfinite(fewest)]
         smaller = [pair for pair in sizes if pair[0] > 0]
         for count, _, layout in sorted(smaller, key=lambda pair: pair[1] / pair[0])[:SMALLER_TRIED]:
             self._trial(layout, count)
@@ -115,17 +128,19 @@ def _bound_by(check: Check, gpus: int | None) -> Binding:
     return Binding(check.name, check.value, check.target, check.strain, gpus)
 
 
-def decode_search(problem: Problem, max_gpus: int, rate: float) -> Search[DecodePool]:
+def decode_search(problem: Problem, max_gpus: int, rate: float, start: PoolSize | None = None) -> Search[DecodePool]:
     """Size the decode pool: TPOT and ITL targets, KV overflow, links."""
 
     def evaluate(layout: Layout, instances: int) -> Trial[DecodePool] | None:
         pool = decode_pool.evaluate(problem, layout, instances, rate)
         return None if pool is None else Trial(pool, pool.gpus, tuple(decode_checks(problem, pool)))
 
-    return _searched(problem, Search(evaluate, max_gpus), rate)
+    return _searched(problem, Search(evaluate, max_gpus, start), rate)
 
 
-def aggregated_search(problem: Problem, max_gpus: int, rate: float) -> Search[AggregatedPool]:
+def aggregated_search(
+    problem: Problem, max_gpus: int, rate: float, start: PoolSize | None = None
+) -> Search[AggregatedPool]:
     """Size one pool for prefill and decode: every latency target, KV overflow."""
     from capplan.planning import aggregated_pool
 
@@ -133,7 +148,7 @@ def aggregated_search(problem: Problem, max_gpus: int, rate: float) -> Search[Ag
         pool = aggregated_pool.evaluate(problem, layout, instances, rate)
         return None if pool is None else Trial(pool, pool.gpus, tuple(aggregated_checks(problem, pool)))
 
-    return _searched(problem, Search(evaluate, max_gpus), rate)
+    return _searched(problem, Search(evaluate, max_gpus, start, _ties_matter(problem, start)), rate)
 
 
 def _searched(problem: Problem, search: Search[Pool], rate: float) -> Search[Pool]:
@@ -145,17 +160,17 @@ def _searched(problem: Problem, search: Search[Pool], rate: float) -> Search[Poo
 def _by_size(
     search: Search[Pool], tried: Iterable[Layout], bound: Callable[[Layout], float], second: Callable[[Layout], int]
 ) -> Search[Pool]:
-    """Layouts in groups of rising size; a group larger than the best pool so far is not even bounded."""
-    left, bounds = sorted(tried, key=lambda layout: layout.gpus), []
+    """Layouts in groups of rising size; those larger than the best pool so far are not even bounded."""
+    left = sorted(tried, key=lambda layout: layout.gpus)
     for limit in SIZES:
-        group = [(bound(layout), layout) for layout in left if layout.gpus <= limit]
+        most = limit if search.best is None else min(limit, search.best.gpus)
+        group = [(bound(layout), layout) for layout in left if layout.gpus <= most]
         left = [layout for layout in left if layout.gpus > limit]
-        bounds += group
+        search.bounds += group
         for fewest, layout in sorted(group, key=lambda pair: (pair[0] * pair[1].gpus, second(pair[1]))):
             search.try_layout(layout, fewest)
         if search.best is not None and search.best.gpus <= limit:
             break
-    search.try_smaller(bounds)
     return search
 
 
@@ -211,7 +226,9 @@ def longest_request(problem: Problem, budget: MemoryBudget, *, decodes: bool) ->
     return Check("longest_request_tokens", longest, max(1.0, capacity_tokens(problem, budget)))
 
 
-def prefill_search(problem: Problem, max_gpus: int, rate: float, decode: DecodePool) -> Search[PrefillPool]:
+def prefill_search(
+    problem: Problem, max_gpus: int, rate: float, decode: DecodePool, start: PoolSize | None = None
+) -> Search[PrefillPool]:
     """Size the prefill pool: TTFT targets, what decode adds to the first token included."""
 
     def evaluate(layout: Layout, instances: int) -> Trial[PrefillPool] | None:
@@ -225,7 +242,18 @@ def prefill_search(problem: Problem, max_gpus: int, rate: float, decode: DecodeP
         return max(1, math.ceil(busy / layout.dp + 1e-9))
 
     tried = layouts(problem.model, problem.hardware, max_gpus, prefill_layout(problem))
-    return _by_size(Search(evaluate, max_gpus), tried, bound, lambda layout: layout.dp)
+    return _by_size(
+        Search(evaluate, max_gpus, start, _ties_matter(problem, start)), tried, bound, lambda layout: layout.dp
+    )
+
+
+def _ties_matter(problem: Problem, start: PoolSize | None) -> bool:
+    """Whether it matters which of equally large pools is taken, where another question has given a start.
+
+    Then only the number of GPUs is asked for, which it changes where pools are enlarged for a target on sums.
+    """
+    sums = any(key.startswith(("answer", "e2e")) for key in problem.targets)
+    return start is None or sums or problem.scenario.slo.attainment is not None
 
 
 def prefill_checks(problem: Problem, pool: PrefillPool, decode: DecodePool) -> Iterator[Check]:

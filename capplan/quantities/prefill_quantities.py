@@ -14,8 +14,15 @@ _QUANTITIES: tuple[Quantity, ...] = (
         "prefill_seconds",
         "s",
         "Time of one forward pass over the prompts in flight.",
-        "sum of the parts",
+        "prefill_time_factor * sum of the parts",
         "capplan.serving.prefill",
+    ),
+    Quantity(
+        "prefill_time_factor",
+        "1",
+        "Measured over predicted time of every prefill pass: 1, an end of the error band, or what a benchmark shows.",
+        "given",
+        "hardware card, bands",
     ),
     *(
         replace(part, name=f"prefill_{part.name}", meaning=f"Prefill: {part.meaning[0].lower()}{part.meaning[1:]}")
@@ -28,8 +35,10 @@ QUANTITIES = with_ranges(
     _QUANTITIES,
     positive=(
         "prefill_seconds",
+        "prefill_time_factor",
         "prefill_expert_rows",
         "prefill_distinct_experts",
         "prefill_distinct_experts_per_rank",
     ),
+    most={"prefill_time_factor": 1000.0},
 )

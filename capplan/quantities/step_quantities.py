@@ -12,7 +12,7 @@ _PARTS: tuple[Quantity, ...] = (
         "step_seconds",
         "s",
         "Time of one decode step of an instance.",
-        "sum of the parts",
+        "decode_time_factor * sum of the parts",
         "capplan.serving.evaluation",
     ),
     Quantity(
@@ -240,16 +240,27 @@ _CONSTANTS: tuple[tuple[str, str, str], ...] = (
     ("sustained_share", "1", "Arithmetic rate of a long run under the power limit over that of a short one."),
 )
 
-_QUANTITIES: tuple[Quantity, ...] = _PARTS + tuple(
-    Quantity(name, unit, meaning, "measured or fitted", _KERNELS) for name, unit, meaning in _CONSTANTS
+_FACTOR = Quantity(
+    "decode_time_factor",
+    "1",
+    "Measured over predicted time of every decode step: 1, an end of the error band, or what a benchmark shows.",
+    "given",
+    "hardware card, bands",
+)
+
+_QUANTITIES: tuple[Quantity, ...] = (
+    _FACTOR,
+    *_PARTS,
+    *(Quantity(name, unit, meaning, "measured or fitted", _KERNELS) for name, unit, meaning in _CONSTANTS),
 )
 QUANTITIES = with_ranges(
     _QUANTITIES,
     positive=(
         "step_seconds", "expert_rows", "distinct_experts", "distinct_experts_per_rank", "tokens_per_step",
-        "sustained_share",
+        "sustained_share", "decode_time_factor",
     ),
     shares=("sustained_share", "exchange_compute_share"),
+    most={"decode_time_factor": 1000.0},
 )  # fmt: skip
 PARTS = _PARTS
 """Quantities of one pass; a prefill has its own of each."""

@@ -107,6 +107,17 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds * 1e9:.3g} ns"
 
 
+def format_seconds_range(low: float, high: float) -> str:
+    """Two times, the unit said once where it is the same.
+
+    >>> format_seconds_range(0.0187, 0.0217), format_seconds_range(9e-4, 0.0012)
+    ('18.7-21.7 ms', '900 us - 1.2 ms')
+    """
+    first, last = format_seconds(low), format_seconds(high)
+    number, _, unit = first.partition(" ")
+    return f"{number}-{last}" if last.endswith(f" {unit}") else f"{first} - {last}"
+
+
 def format_bytes(size: float) -> str:
     """``2**33`` becomes ``8.00 GiB``; binary units, as memory tools print them.
 

@@ -15,7 +15,7 @@ from capplan.serving.links import link_bytes, time_shares
 from capplan.serving.passes import Derive, Parts, evaluate, pass_parts
 from capplan.serving.prepared import Prepared
 from capplan.serving.step_plan import StepPlan
-from capplan.serving.step_time import StepTime, common_shape, in_shape
+from capplan.serving.step_time import StepTime, band_of, common_shape, in_shape, reaches_parts, scaled, time_factor
 from capplan.serving.work import Work
 
 SLICE = 8192
@@ -50,12 +50,15 @@ class Batch:
 
 def evaluate_step(prepared: Prepared, batch: Batch, chain: Chain | None) -> StepTime:
     """The answer of a decode step."""
-    derive: Derive = evaluate if chain is None else chain.derive
+    derive: Derive = chain.derive if chain is not None and reaches_parts(chain) else evaluate
     yielded = _tokens_per_step(batch, derive)
     size = max(getattr(batch.sequences, "size", 1), getattr(batch.context, "size", 1), getattr(batch.skew, "size", 1))
-    parts = step_parts(prepared, batch, derive) if size <= SLICE or chain is not None else _sliced(prepared, batch)
-    seconds = derive("step_seconds", total_seconds, **parts)
-    if chain is not None and chain.overrides:
+    parts = step_parts(prepared, batch, derive) if size <= SLICE or derive is not evaluate else _sliced(prepared, batch)
+    factor = time_factor(chain, "decode_time_factor", "step_seconds")
+    seconds = derive("step_seconds", step_seconds, decode_time_factor=factor, **parts)
+    accounted = partial(_account, prepared, batch, parts, factor)
+    parts = parts if factor == 1.0 else scaled(parts, factor)
+    if derive is not evaluate and chain is not None and chain.overrides:
         seconds, parts = in_shape(
             common_shape(batch=batch.sequences, context=batch.context, skew=batch.skew), seconds, parts
         )
@@ -65,8 +68,14 @@ def evaluate_step(prepared: Prepared, batch: Batch, chain: Chain | None) -> Step
         tokens=None if yielded is None else batch.sequences * yielded,
         tokens_per_step=yielded,
         gpus=prepared.plan.layout.gpus,
-        _account=partial(_account, prepared, batch, parts),
+        _account=accounted,
+        band_factors=band_of(prepared.hardware, prepared.decode_kind, chain, "step_seconds"),
     )
+
+
+def step_seconds(decode_time_factor: Value, **parts: Value) -> Value:
+    """The sum of all parts, times what they are off by together [s]."""
+    return decode_time_factor * total_seconds(**parts)
 
 
 def total_seconds(**parts: Value) -> Value:
@@ -179,18 +188,20 @@ def _sliced(prepared: Prepared, batch: Batch) -> Parts:
     return {name: seconds.reshape(shape) for name, seconds in result.items()}
 
 
-def _account(prepared: Prepared, batch: Batch, parts: Parts) -> tuple[dict[str, Value], dict[str, Value]]:
+def _account(
+    prepared: Prepared, batch: Batch, parts: Parts, factor: float
+) -> tuple[dict[str, Value], dict[str, Value]]:
     work = decode_work(prepared.plan, batch)
     passes = [(prepared.plan, work, 1)]
     if batch.drafts and prepared.draft is not None:
         passes.append((prepared.draft, decode_work(prepared.draft, replace(batch, drafts=0)), batch.drafts))
-    return account(passes, batch.overlap, parts)
+    return account(passes, batch.overlap, parts, factor)
 
 
 def account(
-    passes: list[tuple[StepPlan, Work, int]], overlap: bool, parts: Parts
+    passes: list[tuple[StepPlan, Work, int]], overlap: bool, parts: Parts, factor: float
 ) -> tuple[dict[str, Value], dict[str, Value]]:
-    """Time by what it is spent on and bytes by link, of all passes."""
+    """Time by what it is spent on, times the factor on all times, and bytes by link, of all passes."""
     shares: dict[str, Value] = {}
     links: dict[str, Value] = {}
     for plan, work, times in passes:
@@ -206,4 +217,4 @@ def account(
     if "exposed_communication_seconds" in parts:
         shares["network"] = parts["exposed_communication_seconds"]
     shares["latency"] = shares["latency"] + parts.get("engine_gap_seconds", 0.0)
-    return shares, links
+    return shares if factor == 1.0 else scaled(shares, factor), links

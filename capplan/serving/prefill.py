@@ -19,12 +19,16 @@ from capplan.serving.prepared import Prepared, prepare
 from capplan.serving.step_plan import StepPlan
 from capplan.serving.step_time import (
     StepTime,
+    band_of,
     check_drafts,
     check_number,
     check_switch,
     common_shape,
     in_shape,
+    reaches_parts,
     refuse_unknown,
+    scaled,
+    time_factor,
 )
 from capplan.serving.work import Work
 
@@ -96,15 +100,18 @@ def prefill(
 
 
 def _answer(prepared: Prepared, work: Work, overlap: bool, drafts: bool, chain: Chain | None) -> StepTime:
-    derive: Derive = evaluate if chain is None else _named(chain)
+    derive: Derive = _named(chain) if chain is not None and reaches_parts(chain) else evaluate
     parts = layered_parts(prepared.plan, work, overlap, derive)
     passes = [(prepared.plan, work, 1)]
     if drafts and prepared.draft is not None:
         parts["draft_seconds"] = derive("draft_seconds", _one_pass, plan=prepared.draft, work=work, overlap=overlap)
         passes.append((prepared.draft, work, 1))
     add_engine_gap(prepared.plan, work.sequences, derive, parts)
-    seconds = derive("prefill_seconds", total_seconds, **parts)
-    if chain is not None and chain.overrides:
+    factor = time_factor(chain, "prefill_time_factor", "prefill_seconds")
+    seconds = derive("prefill_seconds", prefill_seconds, prefill_time_factor=factor, **parts)
+    accounted = partial(account, passes, overlap, parts, factor)
+    parts = parts if factor == 1.0 else scaled(parts, factor)
+    if derive is not evaluate and chain is not None and chain.overrides:
         seconds, parts = in_shape(
             common_shape(tokens=work.all_tokens, cached=work.cached_tokens, skew=work.skew), seconds, parts
         )
@@ -114,8 +121,14 @@ def _answer(prepared: Prepared, work: Work, overlap: bool, drafts: bool, chain: 
         tokens=work.all_tokens,
         tokens_per_step=None,
         gpus=prepared.plan.layout.gpus,
-        _account=partial(account, passes, overlap, parts),
+        _account=accounted,
+        band_factors=band_of(prepared.hardware, "prefill", chain, "prefill_seconds"),
     )
+
+
+def prefill_seconds(prefill_time_factor: Value, **parts: Value) -> Value:
+    """The sum of all parts, times what they are off by together [s]."""
+    return prefill_time_factor * total_seconds(**parts)
 
 
 def _named(chain: Chain) -> Derive:

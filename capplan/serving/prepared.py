@@ -31,7 +31,7 @@ class Prepared:
     hardware: Hardware
     kv_dtype: str | None
     engine: Engine | None
-    """None where the steps are bare kernels."""
+    """Whose gaps the plan has; None for bare kernels."""
     arguments: tuple[object, ...]
     """Kept alive, so that their identities stay theirs as long as the plan is cached."""
 
@@ -42,6 +42,18 @@ class Prepared:
             return None
         layout = replace(self.plan.layout, pp=1)
         return build_plan(self.model, self.model.mtp_layers, self.hardware, layout, self.kv_dtype, None)
+
+    @cached_property
+    def decode_kind(self) -> str:
+        """Which error band a decode step has, one of :data:`capplan.cards.hardware.BAND_KINDS`."""
+        return decode_kind(self.model, self.engine)
+
+
+def decode_kind(model: Model, engine: Engine | None) -> str:
+    """Which error band a decode step has: that of bare kernels, of dense models or of mixtures of experts."""
+    if engine is None:
+        return "decode_kernels"
+    return "decode_mixture" if model.is_mixture else "decode_dense"
 
 
 _plans: OrderedDict[tuple[Any, ...], Prepared] = OrderedDict()

@@ -6,13 +6,19 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from capplan.cards.hardware import Band
 from capplan.errors import InputError, UnknownNameError, shown
 from capplan.formulas._ops import Value
 
+if TYPE_CHECKING:
+    from capplan.cards.hardware import Hardware
+    from capplan.quantities.chain import Chain
+
 OPTIONS = ("weight_dtype", "kv_dtype", "engine", "overlap", "mtp", "acceptance", "skew", "chain")
 LIMITS = ("hbm", "compute", "network", "latency")
+TIME_FACTORS = frozenset({"decode_time_factor", "prefill_time_factor"})
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,7 @@ class StepTime:
         drafts is unknown), prompt tokens of a prefill
     tokens_per_step : tokens one sequence gets out of a decode step, 1 without drafts, None where unknown
     gpus : of the instance
+    band_factors : measured over predicted time at both ends of the error band; None where the card has none
     """
 
     seconds: Value
@@ -36,10 +43,21 @@ class StepTime:
     tokens_per_step: Value | None
     gpus: int
     _account: Callable[[], tuple[dict[str, Value], dict[str, Value]]] = field(repr=False, compare=False)
+    band_factors: Band | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def _shares_and_links(self) -> tuple[dict[str, Value], dict[str, Value]]:
         return self._account()
+
+    @property
+    def band(self) -> tuple[Value, Value] | None:
+        """``(low, high)``: the 80 % error band of ``seconds``, in its shape [s].
+
+        Errors of predictions have common causes: all steps of a model are off by one factor together. None where the
+        hardware card has no band for this kind of time; the time itself at both ends where an override gave it.
+        """
+        factors = self.band_factors
+        return None if factors is None else (self.seconds * factors.low, self.seconds * factors.high)
 
     @property
     def shares(self) -> Mapping[str, Value]:
@@ -103,6 +121,32 @@ def common_shape(**inputs: Value) -> tuple[int, ...]:
     except ValueError:
         told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
         raise InputError(f"arrays whose shapes do not fit together: {told}", key=next(iter(shapes))) from None
+
+
+GIVEN = Band(1.0, 1.0)
+"""The band of a time that was not predicted but given."""
+
+
+def time_factor(chain: Chain | None, name: str, total: str) -> float:
+    """What predictions of a kind of time are off by together; nothing where an override gives the time itself."""
+    if chain is None or total in chain.overrides:
+        return 1.0
+    return float(chain.given(name, 1.0, "1: the time as predicted"))
+
+
+def reaches_parts(chain: Chain) -> bool:
+    """Whether a chain has anything to do with the parts of a time: it records them, or replaces more than a factor."""
+    return chain.record or not chain.overrides.keys() <= TIME_FACTORS
+
+
+def scaled(parts: Mapping[str, Value], factor: float) -> dict[str, Value]:
+    """Parts of a time that is off by a factor."""
+    return {name: factor * seconds for name, seconds in parts.items()}
+
+
+def band_of(hardware: Hardware, kind: str, chain: Chain | None, total: str) -> Band | None:
+    """The error band of a kind of time; none around a total that an override gave."""
+    return GIVEN if chain is not None and total in chain.overrides else hardware.bands.get(kind)
 
 
 def in_shape(shape: tuple[int, ...], seconds: Value, parts: Mapping[str, Value]) -> tuple[Value, dict[str, Value]]:

@@ -11,13 +11,15 @@ import jsonschema
 import pytest
 
 from capplan.cards.card_numbers import card_aliases
-from capplan.cards.hardware import Kernels
+from capplan.cards.hardware import BAND_KINDS, Kernels
 from capplan.cards.hardware_card import hardware_card_schema, load_hardware
 from capplan.cards.store import card_names, card_root, read_json
 from capplan.errors import InputError, UnitError, UnknownNameError
+from capplan.formulas.error_band import borrowed_factor
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = card_names("hardware")
+MEASURED = {"h100-sxm", "h200", "h800"}
 
 
 def card_file(name):
@@ -108,6 +110,38 @@ def test_borrowed_kernels_follow_their_donor():
     assert ratio == pytest.approx(5.3 / 4.8)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_every_card_has_every_error_band_and_a_borrowed_one_is_wider(name):
+    bands, sources = load_hardware(name).bands, load_hardware(name).sources
+    assert tuple(bands) == BAND_KINDS
+    for kind, band in bands.items():
+        assert 0.2 < band.low < 1 < band.high < 5
+        low, high = (sources[f"bands.{kind}.{end}"] for end in ("low", "high"))
+        assert band.assumed == ("assumed" in (low.kind, high.kind))
+        borrowed = re.match(r"borrowed from ([a-z0-9-]+): ", low.source)
+        if borrowed:
+            donor = load_hardware(borrowed[1]).bands[kind]
+            assert band.assumed
+            assert band.low < donor.low
+            assert donor.high < band.high
+            assert (band.low, band.high) == pytest.approx(
+                (borrowed_factor(donor.low), borrowed_factor(donor.high)), rel=1e-3
+            )
+        else:
+            assert name in MEASURED
+
+
+def test_a_card_without_bands_is_a_card(tmp_path):
+    assert load_hardware(changed(tmp_path, lambda card: card.pop("bands"))).bands == {}
+    only = changed(tmp_path, lambda card: card.update(bands={"prefill": card["bands"]["prefill"]}))
+    assert set(load_hardware(only).bands) == {"prefill"}
+
+
+def test_the_schema_names_every_band():
+    bands = hardware_card_schema()["properties"]["bands"]["anyOf"][0]
+    assert tuple(bands["propertyNames"]["enum"]) == BAND_KINDS
+
+
 def test_the_script_that_borrows_runs_and_knows_every_card():
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "borrow_kernels.py"), "--check"], capture_output=True, text=True
@@ -158,6 +192,15 @@ def test_a_changed_file_is_read_again(tmp_path):
         (lambda card: card["hbm_bytes"].update(kind="guessed"), "hbm_bytes.kind"),
         (lambda card: card["gpus_per_node"].update(value=7.5), "gpus_per_node.value: 7.5 must be a whole number"),
         (lambda card: card.update(schema="capplan.hardware/9"), "schema"),
+        (lambda card: card["bands"].update(decode=card["bands"]["prefill"]), "bands.*decode"),
+        (lambda card: card["bands"]["prefill"].pop("high"), "bands.prefill.high: is missing"),
+        (
+            lambda card: card["bands"]["prefill"]["low"].update(value=0.0),
+            "bands.prefill.low.value: 0 must be above zero",
+        ),
+        (lambda card: card["bands"]["prefill"]["low"].update(value=1.1), "bands.prefill: 1.1 to 1.18 must have 1"),
+        (lambda card: card["bands"]["prefill"]["high"].update(value=1e3), "bands.prefill: .* within 0.01 to 100"),
+        (lambda card: card["bands"]["prefill"]["high"].update(unit="s"), "bands.prefill.high.unit: unit 's'"),
         (lambda card: card["peak_flops"].update(int3=card["peak_flops"]["bf16"]), "int3"),
     ],
 )

@@ -3,10 +3,12 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from capplan.cards.hardware_card import load_hardware
 from capplan.cli.main import main
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "reasoning-r1-h800.toml")
@@ -75,6 +77,23 @@ def test_step_json(capplan):
     assert sum(data["parts"].values()) == pytest.approx(data["seconds"])
     assert data["links"]["hbm"] > 64 * 8192 * 131072
     assert data["tokens_per_second_per_gpu"] == pytest.approx(64 / data["seconds"])
+    band = load_hardware("h200").bands["decode_kernels"]
+    assert data["seconds_low"] == pytest.approx(band.low * data["seconds"])
+    assert data["seconds_high"] == pytest.approx(band.high * data["seconds"])
+
+
+def test_step_and_prefill_show_their_band(capplan):
+    _, out, err = capplan("step", "llama-3.1-8b", "--gpu", "h100", "--batch", "64")
+    assert re.search(r"time +\S+ ms \(80 % band \S+-\S+ ms\)", out)
+    assert "assumed: the error band" in err
+    _, out, _ = capplan("prefill", "llama-3.1-8b", "--gpu", "h100", "--json", "--set", "prefill_time_factor=1.1")
+    data = json.loads(out)
+    assert data["seconds_low"] < data["seconds"] < data["seconds_high"]
+    code, _, err = capplan("step", "llama-3.1-8b", "--gpu", "h100", "--set", "prefill_time_factor=1.1")
+    assert code == 2
+    assert "has no part in this answer" in err
+    _, out, _ = capplan("step", "llama-3.1-8b", "--gpu", "h100", "--set", "step_seconds=9ms")
+    assert "band" not in out  # what was measured has no error of ours
 
 
 def test_prefill_json(capplan):
@@ -91,6 +110,8 @@ def test_plan_json_has_the_stable_keys(capplan):
     assert data["feasible"] is True
     for key in ("binding", "gpus_total", "cost_per_hour", "prefill_instances", "decode_instances", "attainment"):
         assert data[key] is not None
+    assert data["gpus_total_low"] <= data["gpus_total"] <= data["gpus_total_high"]
+    assert set(data["band"]) == {"factors", "low", "high"}
     for name in ("ttft", "tpot", "itl", "step", "answer", "e2e"):
         for label in ("p50", "p90", "p99", "p999"):
             assert data[f"{name}_{label}_seconds"] > 0
@@ -106,7 +127,7 @@ def test_plan_by_flags_alone(capplan):
         *("--tpot-p99", "30ms", "--ttft-p99", "1s", "--mode", "aggregated"),
     )
     assert code == 0
-    assert "1 GPU, $" in out
+    assert "\n1 GPU (1-2 over the 80 % error band of step times), $" in out
 
 
 def test_infeasible_exits_3_and_names_the_nearest(capplan):
