@@ -127,6 +127,8 @@ def scaled(constant: str, card: dict[str, Any], donor: Hardware) -> tuple[float,
 
 def scaled_flops(constant: str, card: dict[str, Any], donor: Hardware) -> tuple[float, str]:
     """An arithmetic rate: its share of the peak; bf16 where the GPU lacks the arithmetic."""
+    if constant == "gemm_flops_fp8_block":
+        return scaled_flops_in_blocks(card, donor)
     kind = constant.rsplit("_", 1)[-1]
     arithmetic = kind if kind in ("bf16", "fp8", "fp4") else "bf16"
     stem = constant.removesuffix(f"_{kind}") if kind == arithmetic else constant
@@ -137,6 +139,15 @@ def scaled_flops(constant: str, card: dict[str, Any], donor: Hardware) -> tuple[
     given = constant if shared == arithmetic else f"{stem}_{shared}"
     value = getattr(donor.kernels, given) / donor.peak_flops[shared]
     return value * base_value(card, "peak_flops", arithmetic), f"its share of the dense {shared} peak"
+
+
+def scaled_flops_in_blocks(card: dict[str, Any], donor: Hardware) -> tuple[float, str]:
+    """The rate of fp8 in blocks: its share of the fp8 peak; bf16 where the GPU lacks fp8."""
+    if "fp8" not in card["peak_flops"]:
+        value, _ = scaled_flops("gemm_flops_bf16", card, donor)
+        return value, "the bf16 rate, for want of fp8 arithmetic"
+    share = donor.kernels.gemm_flops_fp8_block / donor.peak_flops["fp8"]
+    return share * base_value(card, "peak_flops", "fp8"), "its share of the dense fp8 peak"
 
 
 def base_value(card: dict[str, Any], *place: str) -> float:

@@ -9,6 +9,7 @@ and TTFT on rows no fit saw. Needs SciPy.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -88,6 +89,7 @@ class Table:
     alone: np.ndarray
     joined: np.ndarray
     running: np.ndarray
+    of_rank: np.ndarray
     in_flight: np.ndarray
     steps: np.ndarray
     layers: np.ndarray
@@ -109,6 +111,7 @@ class Table:
             column(lambda p: p.bare.prompt_seconds),
             column(lambda p: p.bare.joined_seconds),
             column(lambda p: p.bare.running),
+            column(lambda p: max(p.bare.running / p.row.layout.dp, 1.0)),
             column(lambda p: p.row.concurrency),
             column(lambda p: p.decode_steps),
             column(lambda p: p.layers),
@@ -128,10 +131,10 @@ class Table:
         """TPOT and TTFT with these constants [s]."""
         fixed = self.layers * (c["layer_overhead_seconds"] - self.own_floor) + c["step_gap_seconds"]
         each = c["sequence_overhead_seconds"]
-        wait = laws.prompt_wait(self.running, c["ttft_sqrt_factor"], c["ttft_linear_factor"])
+        wait = laws.prompt_wait(self.of_rank, c["ttft_sqrt_factor"], c["ttft_linear_factor"])
         ttft = laws.closed_loop_ttft_seconds(self.alone + fixed + each, wait, c["ttft_base_seconds"])
         decode = self.decode + fixed + each * self.sequences
-        tpot = laws.closed_loop_tpot_seconds(decode, self.joined, self.running, wait, self.steps)
+        tpot = laws.closed_loop_tpot_seconds(decode, self.joined, self.of_rank, wait, self.steps)
         return tpot, ttft + laws.slot_wait_seconds(self.in_flight, self.running, ttft + self.steps * tpot)
 
 
@@ -178,8 +181,13 @@ def _solve(
         constants[kind].update(zip(names, map(float, found.x * scale), strict=True))
 
 
+def any_client(_own: Kind, _other: Kind) -> bool:
+    """Every known constant may be used."""
+    return True
+
+
 def ratios(
-    table: Table, constants: Mapping[Kind, Constants], known: Callable[[Kind, Kind], bool] = lambda own, other: True
+    table: Table, constants: Mapping[Kind, Constants], known: Callable[[Kind, Kind], bool] = any_client
 ) -> tuple[np.ndarray, np.ndarray]:
     """Predicted over measured TPOT and TTFT.
 
@@ -209,7 +217,7 @@ def another_generator(own: Kind, other: Kind) -> bool:
 
 
 def held_out(
-    table: Table, part: Sequence[int], known: Callable[[Kind, Kind], bool] = lambda own, other: True
+    table: Table, part: Sequence[int], known: Callable[[Kind, Kind], bool] = any_client
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ratios of every row by constants fitted to the other parts."""
     tpot, ttft, member = np.empty(len(part)), np.empty(len(part)), np.array(part)
@@ -218,6 +226,36 @@ def held_out(
         constants = fit(table.where(~chosen))
         tpot[chosen], ttft[chosen] = ratios(table.where(chosen), constants, known)
     return tpot, ttft
+
+
+LEAST_PROMPT_SHARE = 0.2
+"""Share of a request's time that prompts must take for their cost to be told."""
+
+
+def prompt_costs(table: Table, constants: Mapping[Kind, Constants]) -> np.ndarray:
+    """Predicted over measured cost of a prompt, measured without a model of it.
+
+    Runs that differ in output length alone obey TTFT + o TPOT = c P + o T with one P: two of them separate it from T.
+    Only runs of fixed lengths.
+    """
+    groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for place, row in enumerate(table.rows):
+        if row.range_share == 1.0 and not row.slow_experts:
+            groups[(row.configuration, row.isl, row.concurrency)].append(place)
+    step = next(iter(constants.values()))
+    found = (_prompt_cost(table, np.array(group), step) for group in groups.values() if len(group) > 1)
+    return np.array([ratio for ratio in found if ratio])
+
+
+def _prompt_cost(table: Table, group: np.ndarray, c: Constants) -> float:
+    steps, total = table.steps[group], table.ttft[group] + table.steps[group] * table.tpot[group]
+    fixed = table.layers[group] * (c["layer_overhead_seconds"] - table.own_floor[group]) + c["step_gap_seconds"]
+    decode = table.decode[group] + fixed + c["sequence_overhead_seconds"] * table.sequences[group]
+    in_flight = table.in_flight[group]
+    sides = np.column_stack([in_flight, steps * decode]) / total[:, None]
+    (cost, _), *_ = np.linalg.lstsq(sides, np.ones(len(group)), rcond=None)
+    told = len(set(steps)) > 1 and in_flight[0] * cost > LEAST_PROMPT_SHARE * total.mean()
+    return float(np.mean(table.alone[group] + fixed) / cost) if told else 0.0
 
 
 def scored(ratio: Iterable[float]) -> str:

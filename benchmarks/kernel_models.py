@@ -31,17 +31,25 @@ NODE = 8
 """GPUs of a node in the exchange tables."""
 
 
-_SHARES = {"context_attention_factor": 1.0, "fp8_kv_share": 1.0, "quantise_seconds": 0.0, "bare": 0.0}
+_SHARES = {
+    "context_attention_factor": 1.0,
+    "fp8_kv_share": 1.0,
+    "quantise_seconds": 0.0,
+    "bare": 0.0,
+    "sustained": 0.0,
+    "kernel_time_factor": 1.0,
+}
 
 
 def table_seconds(kernels: Kernels, table: KernelTable, engine_shares: dict[str, float] | None = None) -> Any:
     """Predicted seconds of every row.
 
-    ``engine_shares`` are the engine's ``context_attention_factor`` and ``fp8_kv_share``, ``quantise_seconds`` of a
-    table that quantises activations in separate kernels, and ``bare`` for short runs of the kernel alone.
+    ``engine_shares`` are the engine's ``kernel_time_factor``, ``context_attention_factor`` and ``fp8_kv_share``,
+    ``quantise_seconds`` of a table that quantises activations in separate kernels, ``bare`` for the kernel alone,
+    which runs for a short time unless ``sustained`` is set.
     """
     shares = {**_SHARES, **(engine_shares or {})}
-    group = table.group
+    kernels, group = kernels.slowed(shares["kernel_time_factor"]), table.group
     for prefix, model in _MODELS.items():
         if group.startswith(prefix):
             return model(kernels, table.columns, group.removeprefix(prefix), shares)
@@ -56,7 +64,7 @@ def _gemm(kernels: Kernels, c: dict[str, Any], kind: str, shares: dict[str, floa
         kernels.gemm_floor_seconds,
         kernels.gemm_stream_bandwidth,
         kernels.gemm_narrow_outputs,
-        getattr(kernels, f"gemm_flops_{ARITHMETIC[kind]}"),
+        getattr(kernels, f"gemm_flops_{kind}"),
     )
     seconds = gemms_seconds(c["rows"], [term])
     if not shares["quantise_seconds"]:
@@ -67,7 +75,7 @@ def _gemm(kernels: Kernels, c: dict[str, Any], kind: str, shares: dict[str, floa
 
 def _gqa_decode(kernels: Kernels, c: dict[str, Any], kind: str, shares: dict[str, float]) -> Any:
     wide = kind == "bf16"
-    narrow = kernels.attention_stream_bandwidth_fp8 * shares["fp8_kv_share"]
+    narrow = min(kernels.attention_stream_bandwidth_fp8 * shares["fp8_kv_share"], kernels.attention_stream_bandwidth)
     return decode_attention_seconds(
         c["sequences"],
         c["context"],
@@ -84,7 +92,7 @@ def _gqa_decode(kernels: Kernels, c: dict[str, Any], kind: str, shares: dict[str
 
 def _mla_decode(kernels: Kernels, c: dict[str, Any], kind: str, shares: dict[str, float]) -> Any:
     wide = kind == "bf16"
-    narrow = kernels.attention_stream_bandwidth_fp8 * shares["fp8_kv_share"]
+    narrow = min(kernels.attention_stream_bandwidth_fp8 * shares["fp8_kv_share"], kernels.mla_stream_bandwidth)
     return decode_attention_seconds(
         c["sequences"],
         c["context"],
@@ -113,12 +121,12 @@ def _context(kernels: Kernels, c: dict[str, Any], kind: str, shares: dict[str, f
         attention_flops_per_pair(c["heads"], key, value),
         kernels.context_attention_floor_seconds,
         kernels.attention_stream_bandwidth if bare else engine,
-        kernels.context_attention_flops * (1.0 if bare else kernels.sustained_share),
+        kernels.context_attention_flops * (1.0 if bare and not shares["sustained"] else kernels.sustained_share),
         kernels.context_attention_token_seconds * (key + value) / (2 * HEAD),
     )
 
 
-def _moe(kernels: Kernels, c: dict[str, Any], kind: str, shares: dict[str, float]) -> Any:
+def _moe(kernels: Kernels, c: dict[str, Any], kind: str, _shares: dict[str, float]) -> Any:
     local = c["experts"] / c["ranks"]
     pairs = np.maximum(c["tokens"] * c["top_k"] / c["ranks"], 1.0)
     distinct = np.minimum(local, np.ceil(pairs))
@@ -139,11 +147,11 @@ def _moe(kernels: Kernels, c: dict[str, Any], kind: str, shares: dict[str, float
     ]
     row_bytes = 2 * sum(inputs + outputs for inputs, outputs in sides)
     passes = kernels.moe_row_passes + (ARITHMETIC[kind] != "bf16") * kernels.moe_quantise_passes
-    terms.append(handling_term(row_bytes, passes, kernels.moe_stream_bandwidth))
+    terms.append(handling_term(passes * row_bytes, kernels.moe_stream_bandwidth))
     return experts_seconds(pairs, distinct, terms)
 
 
-def _all_reduce(kernels: Kernels, c: dict[str, Any], kind: str, shares: dict[str, float]) -> Any:
+def _all_reduce(kernels: Kernels, c: dict[str, Any], _kind: str, _shares: dict[str, float]) -> Any:
     seconds = np.empty(len(c["bytes"]))
     for gpus in set(c["gpus"].tolist()):
         rows = c["gpus"] == gpus
@@ -159,7 +167,7 @@ def _all_reduce(kernels: Kernels, c: dict[str, Any], kind: str, shares: dict[str
 
 
 def _exchange(way: str) -> Callable[..., Any]:
-    def model(kernels: Kernels, c: dict[str, Any], kind: str, shares: dict[str, float]) -> Any:
+    def model(kernels: Kernels, c: dict[str, Any], _kind: str, _shares: dict[str, float]) -> Any:
         payload = c["tokens"] * c["top_k"] * c["hidden"] * (1 if way == "dispatch" else 2)
         nodes = c["nodes"]
         inside = getattr(kernels, f"{way}_floor_seconds")

@@ -116,10 +116,13 @@ class KernelTable:
         level = self._level(0.0, most)
         return self.where((self.keys < 0.5) & (self.keys <= level) & self.plausible)
 
-    def held(self, most: int | None = None) -> KernelTable:
-        """Rows no fit sees, or a sample of them."""
-        limit = 1.0 if most is None else self._level(0.5, most)
-        return self.where((self.keys >= 0.5) & (self.keys <= limit))
+    def held(self) -> KernelTable:
+        """Rows no fit sees."""
+        return self.where(self.keys >= 0.5)
+
+    def sample(self, most: int) -> KernelTable:
+        """At most so many of the held rows, implausible ones left out."""
+        return self.where((self.keys >= 0.5) & (self.keys <= self._level(0.5, most)) & self.plausible)
 
     def _level(self, start: float, most: int) -> float:
         beyond = np.sort(self.keys[self.keys >= start])
@@ -136,14 +139,13 @@ def read_sample() -> list[KernelTable]:
     return [KernelTable(*key, rows[:, :-1], rows[:, -1] * 1e-6) for key, rows in tables]
 
 
-def write_sample(tables: Iterable[KernelTable], most: int) -> None:
-    """Keep at most so many held rows of each table; microseconds."""
+def write_sample(samples: Iterable[KernelTable]) -> None:
+    """Keep these rows; microseconds."""
     with SAMPLE.open("w", newline="", encoding="utf-8") as text:
         text.write("# held rows of systems/data/*/*_perf.parquet, aiconfigurator-core 0.12.0 (PyPI, Apache-2.0): gpu, ")
         text.write("engine, group, its columns (benchmarks/kernel_tables.py), microseconds\n")
-        for table in tables:
-            part = table.held(most)
-            for row, seconds in zip(part.values, part.seconds, strict=True):
+        for table in samples:
+            for row, seconds in zip(table.values, table.seconds, strict=True):
                 numbers = ",".join(f"{value:g}" for value in (*row, round(seconds * 1e6, 3)))
                 text.write(f"{table.gpu},{table.engine},{table.group},{numbers}\n")
 

@@ -57,8 +57,9 @@ class Engine:
     tensor parallelism, ``other_bytes_pipeline`` with pipeline stages only; ``graph_bytes`` are CUDA graphs.
     The step constants: ``layer_overhead_seconds`` is added a layer, ``step_gap_seconds`` a step,
     ``sequence_overhead_seconds`` a sequence and step.
-    ``context_attention_factor`` is the time of the engine's prefill attention over that of the hardware card,
-    ``fp8_kv_share`` the rate at which its decode attention reads an 8-bit cache over that of the card.
+    ``kernel_time_factor`` is the time of a product or an attention kernel in the engine over that of the kernel
+    alone, ``context_attention_factor`` beyond it that of prefill attention over the hardware card's,
+    ``fp8_kv_share`` the rate at which decode attention reads an 8-bit cache over that of the card.
     The closed-loop constants of TTFT: ``ttft_base_seconds + prefill (1 + ttft_sqrt_factor sqrt(b - 1) +
     ttft_linear_factor (b - 1))`` with b running prompts.
     """
@@ -86,6 +87,7 @@ class Engine:
     layer_overhead_seconds: float
     step_gap_seconds: float
     sequence_overhead_seconds: float
+    kernel_time_factor: float
     context_attention_factor: float
     fp8_kv_share: float
     ttft_base_seconds: float

@@ -40,6 +40,7 @@ _NUMBERS = (
     "layer_overhead_seconds",
     "step_gap_seconds",
     "sequence_overhead_seconds",
+    "kernel_time_factor",
     "context_attention_factor",
     "fp8_kv_share",
     "ttft_base_seconds",

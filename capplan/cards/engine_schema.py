@@ -34,6 +34,7 @@ class EngineNumbers(BaseModel):
     layer_overhead_seconds: Number | None = None
     step_gap_seconds: Number | None = None
     sequence_overhead_seconds: Number | None = None
+    kernel_time_factor: Number | None = None
     context_attention_factor: Number | None = None
     fp8_kv_share: Number | None = None
     ttft_base_seconds: Number | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 
@@ -30,6 +30,8 @@ class Kernels:
     gemm_flops_bf16: float
     gemm_flops_fp8: float
     gemm_flops_fp4: float
+    gemm_flops_fp8_block: float
+    """Of fp8 in blocks of 128 x 128, whose scales are applied between partial sums."""
     attention_floor_seconds: float
     attention_stream_bandwidth: float
     attention_stream_bandwidth_fp8: float
@@ -101,6 +103,25 @@ class Kernels:
     block_sparse_flops: float = 0.0
     sustained_share: float = 1.0
     """Arithmetic rate of a long run under the power limit over that of a short one; 1 where nobody measured it."""
+
+    def slowed(self, factor: float) -> Kernels:
+        """The same with products, attention and experts taking ``factor`` times as long, as they do inside an engine.
+
+        The constants of all other kernels, and of exchanges, are those of engines already.
+        """
+        changed = {}
+        for constant in fields(self):
+            name, value = constant.name, getattr(self, constant.name)
+            if not name.startswith(_SLOWED) or not value:
+                continue
+            if "_seconds" in name:
+                changed[name] = value * factor
+            elif "_bandwidth" in name or "_flops" in name:
+                changed[name] = value / factor
+        return replace(self, **changed)
+
+
+_SLOWED = ("gemm", "attention", "mla", "context_attention", "context_mla", "moe")
 
 
 BAND_KINDS = ("decode_kernels", "decode_dense", "decode_mixture", "prefill", "ttft")

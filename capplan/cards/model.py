@@ -34,6 +34,11 @@ class WeightFormat:
     block_outputs: int = 0
     quantise_bytes: float = 3.0
 
+    @property
+    def scaled_in_blocks(self) -> bool:
+        """Whether a product scales its partial sums by blocks of the matrix, not its result."""
+        return self.compute == "fp8" and self.block_outputs > 1
+
 
 @dataclass(frozen=True)
 class Matmul:

@@ -194,18 +194,16 @@ def expert_term(
     )
 
 
-def handling_term(row_bytes: Value, passes: Value, stream_bandwidth: Value) -> ExpertTerm:
+def handling_term(handled_bytes: Value, stream_bandwidth: Value) -> ExpertTerm:
     r"""What happens to a token-expert pair around the products, as one more term of :func:`experts_seconds`.
 
-    .. math:: t = \frac{r\,a\,V}{B}
+    .. math:: t = \frac{r\,V}{B}
 
-    Each pair is copied to its expert, quantised where the format wants it, activated, scaled and added up again; in
-    units of the bytes that the products themselves move for a pair, that is ``passes`` times over.
+    Each pair is copied to its expert, quantised where the format wants it, activated, scaled and added up again.
 
     Parameters
     ----------
-    row_bytes : V, inputs and outputs of all products of a pair [B]
-    passes : a [1]
+    handled_bytes : V, read and written for a pair outside the products [B]
     stream_bandwidth : measured B [B/s]
 
     Returns
@@ -214,10 +212,10 @@ def handling_term(row_bytes: Value, passes: Value, stream_bandwidth: Value) -> E
 
     Examples
     --------
-    >>> handling_term(30_000, 2, 3e12)[2]
+    >>> handling_term(60_000, 3e12)[2]
     2e-08
     """
-    return (0.0, 0.0, passes * row_bytes / stream_bandwidth, 0.0, 0.0)
+    return (0.0, 0.0, handled_bytes / stream_bandwidth, 0.0, 0.0)
 
 
 def experts_seconds(rows: Value, distinct: Value, terms: Sequence[ExpertTerm]) -> Value:

@@ -27,7 +27,7 @@ class ClosedLoop:
     running : requests that hold a slot, the others wait for one [1]
     decode_seconds : a step with all of them and no prompt [s]
     prompt_seconds : one prompt in a step of its own [s]
-    joined_seconds : what one prompt adds to a decode step [s]
+    joined_seconds : what one prompt on every rank adds to a decode step [s]
     ttft_seconds, tpot_seconds : means over requests [s]
     slot_wait_seconds : part of the TTFT that is spent waiting for a slot [s]
     tokens_per_second : output tokens of the instance [token/s]
@@ -62,7 +62,8 @@ def closed_loop(
     .. math:: \mathrm{TTFT} = t_0 + P (1 + g) + W, \qquad \mathrm{TPOT} = T + \frac{(b - 1 - g)^+}{o}\,\Delta P
 
     T is a decode step at half of the output, P a prompt alone, Delta P what it adds to a decode step whose weight
-    reads it shares; see :mod:`capplan.formulas.closed_loop`.
+    reads it shares, b the requests of one data-parallel rank: the ranks read prompts at the same time; see
+    :mod:`capplan.formulas.closed_loop`.
 
     Parameters
     ----------
@@ -102,25 +103,29 @@ def closed_loop(
     alone = prefill(model, hardware, layout, tokens, weight_dtype=weight_dtype, kv_dtype=kv_dtype, engine=engine,
                     skew=skew)  # fmt: skip
     decode, joined = _steps(prepared, running, tokens, made, skew)
-    return _answer(prepared.engine, float(alone.seconds), decode, joined, running, in_flight, made)
+    times = (float(alone.seconds), decode, joined)
+    return _answer(prepared.engine, times, running, in_flight, made, layout.dp)
 
 
 def _steps(prepared: Prepared, running: float, prompt: float, output: float, skew: float) -> tuple[float, float]:
-    """A decode step, and what one prompt adds to it [s]."""
-    rank = -(-running // prepared.plan.layout.dp)
+    """A decode step, and what a prompt on every data-parallel rank adds to it [s]."""
+    ranks = prepared.plan.layout.dp
+    rank = -(-running // ranks)
     batch = Batch(rank, running, prompt + output / 2, 0, None, skew, False)
     decode = float(evaluate_step(prepared, batch, None).seconds)
-    joining = Work(1.0, prompt, 0.0, prompt, 1.0, skew, prefill=True)
+    joining = Work(1.0, prompt, 0.0, prompt * min(ranks, running), 1.0, skew, prefill=True)
     both = float(mixed_seconds(prepared.plan, decode_work(prepared.plan, batch), joining))
     return decode, max(both - decode, 0.0)
 
 
 def _answer(
-    engine: Engine, alone: float, decode: float, joined: float, running: float, in_flight: float, output: float
+    engine: Engine, times: tuple[float, float, float], running: float, in_flight: float, output: float, ranks: int
 ) -> ClosedLoop:
-    wait = formulas.prompt_wait(running, engine.ttft_sqrt_factor, engine.ttft_linear_factor)
+    alone, decode, joined = times
+    of_rank = max(running / ranks, 1.0)
+    wait = formulas.prompt_wait(of_rank, engine.ttft_sqrt_factor, engine.ttft_linear_factor)
     ttft = formulas.closed_loop_ttft_seconds(alone, wait, engine.ttft_base_seconds)
-    tpot = formulas.closed_loop_tpot_seconds(decode, joined, running, wait, output - 1)
+    tpot = formulas.closed_loop_tpot_seconds(decode, joined, of_rank, wait, output - 1)
     in_slot = ttft + (output - 1) * tpot
     slot_wait = formulas.slot_wait_seconds(in_flight, running, in_slot)
     return ClosedLoop(

@@ -93,9 +93,12 @@ def _idle_recurrence(model: Model) -> Iterator[str]:
 
 def _idle_arithmetic(model: Model) -> Iterator[str]:
     experts = {matmul.format.compute for matmul in _expert_matmuls(model)}
-    others = {matmul.format.compute for matmul in _other_matmuls(model)}
+    blocked = any(matmul.format.scaled_in_blocks for matmul in _other_matmuls(model))
+    others = {matmul.format.compute for matmul in _other_matmuls(model) if not matmul.format.scaled_in_blocks}
     yield from (f"gemm_flops_{kind}" for kind in _ARITHMETICS if kind not in others)
     yield from (f"moe_flops_{kind}" for kind in _ARITHMETICS if kind not in experts)
+    if not blocked:
+        yield "gemm_flops_fp8_block"
     if "bf16" not in experts:
         yield "moe_padding_rows_bf16"
     if not experts - {"bf16"}:

@@ -80,7 +80,8 @@ class _Builder:
         stretch: float,
     ) -> None:
         self.model, self.hardware, self.layout, self.engine = model, hardware, layout, engine
-        self.kv_dtype, self.stretch, self.kernels = kv_dtype, stretch, hardware.kernels
+        self.kv_dtype, self.stretch = kv_dtype, stretch
+        self.kernels = hardware.kernels if engine is None else hardware.kernels.slowed(engine.kernel_time_factor)
         self.gemms: dict[GemmTerm, float] = {}
         self.latent: dict[GemmTerm, float] = {}
         self.latent_split: dict[GemmTerm, float] = {}
@@ -179,15 +180,16 @@ class _Builder:
             _add(absorbed, self._gemm(inputs, outputs * share, matmul), times)
 
     def _gemm(self, inputs: float, outputs: float, matmul: Matmul) -> GemmTerm:
-        kernels = self.kernels
+        kernels, form = self.kernels, matmul.format
+        rate = getattr(kernels, "gemm_flops_fp8_block" if form.scaled_in_blocks else f"gemm_flops_{form.compute}")
         return gemm_term(
             inputs,
             outputs,
-            matmul.format.bytes_per_element,
+            form.bytes_per_element,
             kernels.gemm_floor_seconds,
             kernels.gemm_stream_bandwidth,
             kernels.gemm_narrow_outputs,
-            getattr(kernels, f"gemm_flops_{matmul.format.compute}") * kernels.sustained_share,
+            rate * kernels.sustained_share,
         )
 
     def _add_attention(self, attention: Attention, count: float) -> float:
@@ -239,7 +241,7 @@ class _Builder:
         }
 
     def _stream_bandwidth(self, latent: bool) -> float:
-        """Rate at which decode attention reads the cache; an engine converts 8-bit caches on the way, in its own way."""
+        """Rate at which decode attention reads the cache; each engine converts 8-bit caches in its own way."""
         kernels = self.kernels
         wide = kernels.mla_stream_bandwidth if latent else kernels.attention_stream_bandwidth
         if kv_width_bytes(self.kv_dtype) >= 2:
@@ -252,7 +254,9 @@ class _Builder:
         kernels, ways, factor = self.kernels, self.layout.tp, self._context_factor
         key, value = attention.head_dim, attention.value_head_dim
         return {
-            "context_kv_bytes_per_token": ACTIVATION_BYTES * kv_heads_per_rank(attention.n_kv_heads, ways) * (key + value),
+            "context_kv_bytes_per_token": ACTIVATION_BYTES
+            * kv_heads_per_rank(attention.n_kv_heads, ways)
+            * (key + value),
             "context_query_bytes_per_token": ACTIVATION_BYTES * _heads(attention, ways) * (key + value),
             "context_flops_per_pair": attention_flops_per_pair(_heads(attention, ways), key, value),
             "context_floor_seconds": factor * kernels.context_attention_floor_seconds,
@@ -301,20 +305,32 @@ class _Builder:
         matrices = [(m, *sharded(m, shards)) for m in feed_forward.expert_matmuls]
         terms = [self._expert(m, inputs, outputs, len(matrices)) for m, inputs, outputs in matrices]
         row_bytes = sum(ACTIVATION_BYTES * (inputs + outputs) for _, inputs, outputs in matrices)
-        quantised = any(m.format.compute != "bf16" for m, _, _ in matrices)
-        passes = self.kernels.moe_row_passes + quantised * self.kernels.moe_quantise_passes
+        handled = self._handled_bytes(matrices, row_bytes)
         layers = ExpertLayers(
             count=1.0,
             experts=copies,
             top_k=feed_forward.top_k,
             ranks=ranks,
             shards=shards,
-            terms=(*terms, handling_term(row_bytes, passes, self.kernels.moe_stream_bandwidth)),
+            terms=(*terms, handling_term(handled, self.kernels.moe_stream_bandwidth)),
             expert_bytes=sum(inputs * outputs * m.format.bytes_per_element for m, inputs, outputs in matrices),
-            row_bytes=(1 + passes) * row_bytes,
+            row_bytes=row_bytes + handled,
             dispatch_width=max(ACTIVATION_BYTES if m.format.compute == "bf16" else 1 for m, _, _ in matrices),
         )
         _add(self.mixtures, layers, count)
+
+    def _handled_bytes(self, matrices: list[tuple[Matmul, float, float]], row_bytes: float) -> float:
+        """Bytes moved for a token-expert pair around its products.
+
+        An exchange between data-parallel ranks brings pairs to their experts and adds them up itself; what is left is
+        to activate what the first product gives, and to quantise it where the format wants that.
+        """
+        quantised = any(m.format.compute != "bf16" for m, _, _ in matrices)
+        if self.layout.dp == 1:
+            passes = self.kernels.moe_row_passes + quantised * self.kernels.moe_quantise_passes
+            return passes * row_bytes
+        (_, _, opened), (last, inner, _) = matrices[0], matrices[-1]
+        return ACTIVATION_BYTES * (opened + inner) + quantised * last.format.quantise_bytes * inner
 
     def _expert(self, matmul: Matmul, inputs: float, outputs: float, kinds: int) -> ExpertTerm:
         kernels = self.kernels
@@ -337,8 +353,7 @@ class _Builder:
         return term, (1, SAMPLING_KERNELS * kernels.elementwise_floor_seconds, 0.0, streamed, 0.0)
 
     def _engine_gaps(self, layers: float) -> tuple[float, float]:
-        """Seconds a step and a sequence. An engine's overhead of a layer replaces the floors of its small kernels, which
-        it may fuse."""
+        """Seconds a step and a sequence. An engine's overhead of a layer replaces the floors of its small kernels."""
         if self.engine is None:
             return 0.0, 0.0
         own = ELEMENTWISE_KERNELS * self.kernels.elementwise_floor_seconds
