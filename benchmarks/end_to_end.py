@@ -22,7 +22,6 @@ from capplan.cards.engine_card import load_engine
 from capplan.errors import InputError
 from capplan.formulas import closed_loop as laws
 from capplan.serving.closed_loop import ClosedLoop, closed_loop
-from capplan.serving.kernel_plan import ELEMENTWISE_KERNELS
 from capplan.serving.memory import memory
 from capplan.serving.prepared import prepare
 
@@ -45,7 +44,6 @@ class Pieces:
     row: Row
     bare: ClosedLoop
     layers: float
-    own_floor: float
     rank_sequences: float
     slots: float
 
@@ -71,8 +69,7 @@ def pieces_of(row: Row) -> Pieces:
                        kv_dtype=row.kv_dtype)  # fmt: skip
     plan = prepare(row.card, row.hardware, row.layout, None, row.kv_dtype, engine, None).plan
     return Pieces(
-        row, bare, plan.layers, ELEMENTWISE_KERNELS * row.hardware.kernels.elementwise_floor_seconds,
-        math.ceil(bare.running / row.layout.dp), slots,
+        row, bare, plan.layers, math.ceil(bare.running / row.layout.dp), slots,
     )  # fmt: skip
 
 
@@ -93,7 +90,6 @@ class Table:
     in_flight: np.ndarray
     steps: np.ndarray
     layers: np.ndarray
-    own_floor: np.ndarray
     sequences: np.ndarray
     tpot: np.ndarray
     ttft: np.ndarray
@@ -115,7 +111,6 @@ class Table:
             column(lambda p: p.row.concurrency),
             column(lambda p: p.decode_steps),
             column(lambda p: p.layers),
-            column(lambda p: p.own_floor),
             column(lambda p: p.rank_sequences),
             column(lambda p: p.row.tpot_ms * 1e-3),
             column(lambda p: p.row.ttft_ms * 1e-3),
@@ -129,7 +124,7 @@ class Table:
 
     def predicted(self, c: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
         """TPOT and TTFT with these constants [s]."""
-        fixed = self.layers * (c["layer_overhead_seconds"] - self.own_floor) + c["step_gap_seconds"]
+        fixed = self.layers * c["layer_overhead_seconds"] + c["step_gap_seconds"]
         each = c["sequence_overhead_seconds"]
         wait = laws.prompt_wait(self.of_rank, c["ttft_sqrt_factor"], c["ttft_linear_factor"])
         ttft = laws.closed_loop_ttft_seconds(self.alone + fixed + each, wait, c["ttft_base_seconds"])
@@ -249,7 +244,7 @@ def prompt_costs(table: Table, constants: Mapping[Kind, Constants]) -> np.ndarra
 
 def _prompt_cost(table: Table, group: np.ndarray, c: Constants) -> float:
     steps, total = table.steps[group], table.ttft[group] + table.steps[group] * table.tpot[group]
-    fixed = table.layers[group] * (c["layer_overhead_seconds"] - table.own_floor[group]) + c["step_gap_seconds"]
+    fixed = table.layers[group] * c["layer_overhead_seconds"] + c["step_gap_seconds"]
     decode = table.decode[group] + fixed + c["sequence_overhead_seconds"] * table.sequences[group]
     in_flight = table.in_flight[group]
     sides = np.column_stack([in_flight, steps * decode]) / total[:, None]
@@ -318,6 +313,8 @@ def judged() -> Scores:
 SLICES: dict[str, Callable[[Row], str]] = {
     "kind": lambda row: "mixture" if row.card.is_mixture else "dense",
     "engine": lambda row: row.engine,
+    "gpu": lambda row: row.gpu,
+    "family": lambda row: row.family,
     "model": lambda row: f"{row.family}, {row.engine}, {row.gpu}",
     "isl": lambda row: str(row.isl),
     "osl": lambda row: str(row.osl),

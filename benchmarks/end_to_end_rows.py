@@ -294,9 +294,10 @@ def _converted(line: dict[str, str]) -> Row:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the file from the package, or tell what is kept and how it is split."""
-    if arguments:
-        _write(Path(arguments[0]))
+    """Write the file from the package, or tell what is kept and how it is split; with ``--ids`` every kept id."""
+    listed = "--ids" in arguments
+    for systems in (argument for argument in arguments if argument != "--ids"):
+        _write(Path(systems))
     rows = read_rows()
     for name, gpus in (("Hopper", HOPPER), ("Blackwell", tuple(set(GPUS.values()) - set(HOPPER)))):
         kept, dropped = kept_rows([row for row in rows if row.gpu in gpus])
@@ -308,6 +309,7 @@ def main(arguments: list[str]) -> None:
             print(f"  same labels twice: {len(ratios)}, TPOT apart by {ratios[len(ratios) // 2] - 1:.1%} in the median")
         ids = "\n".join(sorted(row.id for row in kept))
         print(f"  sha256 of the kept ids: {hashlib.sha256(ids.encode()).hexdigest()[:16]}")
+        print(ids if listed else "", end="\n" if listed else "")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import end_to_end
+import end_to_end_rows
 import fidelity_kernels
 import fidelity_layers
 import fidelity_steps
@@ -25,8 +26,8 @@ Line = fidelity_kernels.Line
 
 REASONS = {
     "prefill attention, Hopper": "one law and one factor an engine for three libraries; each alone fits within 6 / 17",
-    "experts, TensorRT-LLM gated, Hopper": "per-tensor fp8 is judged by the constants of block fp8, which serve models",
-    "Hopper TPOT, new model family": "Qwen3-235B on vLLM 0.12 runs at half of any table of its expert kernel",
+    "experts, TensorRT-LLM gated, Hopper": "per-tensor fp8 shares the rate of block fp8, which models are served in",
+    "Hopper TPOT, new model family": "half of the rows beyond 28 %: Qwen3 on SGLang 0.5.1, 8B on TensorRT-LLM 1.0",
 }
 
 
@@ -133,8 +134,10 @@ def main() -> None:
     skew, balanced, uneven = fidelity_steps.skew_that_explains()
     print(f"sgl-001 (6,288 beside 7,417 balanced): fitted skew {skew:.2f} ({uneven:,.0f} beside {balanced:,.0f})")
     pairs("DeepSeek-R1 on 8 H200, saturated, token/s/GPU", fidelity_steps.collapse())
+    print("\nend-to-end runs")
+    end_to_end_rows.main(["--ids"] if detail else [])
     scores = end_to_end.judged()
-    print(f"\n{'end-to-end runs':44}  rows  median    p90   bias   target")
+    print(f"{'held out':44}  rows  median    p90   bias   target")
     printed(end_to_end_lines(scores))
     print("\non the rows that aiconfigurator predicts")
     printed(peer_lines(scores))

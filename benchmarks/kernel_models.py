@@ -25,8 +25,9 @@ EXPANDED_KEY, EXPANDED_VALUE = 192, 128
 WIDTHS = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0 + 4 / 128**2, "fp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32}
 """Bytes of a stored element, scales included."""
 ARITHMETIC = {"bf16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "fp4": "fp4", "mxfp4": "bf16"}
-TABLE_QUANTISE_BYTES = 8
-"""A table that quantises a whole tensor first reads activations twice to scale them and once to convert them."""
+QUANTISE_BYTES = {"fp8": 8, "fp4": 8, "fp8_block": 3}
+"""Moved for each activation that a table quantises first: read twice to scale a whole tensor and once to convert it, or
+once for scales of groups."""
 NODE = 8
 """GPUs of a node in the exchange tables."""
 
@@ -69,7 +70,7 @@ def _gemm(kernels: Kernels, c: dict[str, Any], kind: str, shares: dict[str, floa
     seconds = gemms_seconds(c["rows"], [term])
     if not shares["quantise_seconds"]:
         return seconds
-    quantised = TABLE_QUANTISE_BYTES * c["rows"] * c["inputs"] / kernels.gemm_stream_bandwidth
+    quantised = QUANTISE_BYTES[kind] * c["rows"] * c["inputs"] / kernels.gemm_stream_bandwidth
     return seconds + shares["quantise_seconds"] + quantised
 
 
@@ -146,7 +147,7 @@ def _moe(kernels: Kernels, c: dict[str, Any], kind: str, _shares: dict[str, floa
         for inputs, outputs in sides
     ]
     row_bytes = 2 * sum(inputs + outputs for inputs, outputs in sides)
-    passes = kernels.moe_row_passes + (ARITHMETIC[kind] != "bf16") * kernels.moe_quantise_passes
+    passes = kernels.moe_row_passes + (kind == "fp8_block") * kernels.moe_quantise_passes
     terms.append(handling_term(passes * row_bytes, kernels.moe_stream_bandwidth))
     return experts_seconds(pairs, distinct, terms)
 

@@ -70,7 +70,7 @@ class Kernels:
     moe_row_passes: float = 0.0
     """How many times over the bytes of a token-expert pair are moved around its products."""
     moe_quantise_passes: float = 0.0
-    """The same, beyond it, where activations are quantised in front of each product."""
+    """The same, beyond it, where activations are quantised a group at a time in front of each product."""
     moe_padding_rows: float = 0.0
     moe_padding_rows_bf16: float = 0.0
     """The same where experts are multiplied in bf16, whose tiles are smaller."""

@@ -28,7 +28,7 @@ _RECURRENCE = (
 _MIXTURE = ("moe_floor_seconds", "moe_stream_bandwidth", "moe_narrow_outputs", "moe_row_passes")
 
 
-def idle_constants(model: Model, hardware: Hardware, layout: Layout, kv_dtype: str) -> set[str]:
+def idle_constants(model: Model, hardware: Hardware, layout: Layout, kv_dtype: str, *, bare: bool = True) -> set[str]:
     """Names of the kernel constants that no step or prefill of this kind uses.
 
     Parameters
@@ -36,6 +36,7 @@ def idle_constants(model: Model, hardware: Hardware, layout: Layout, kv_dtype: s
     model : with the weight formats to be used
     hardware, layout : where it runs
     kv_dtype : of the cache
+    bare : kernels alone, without an engine
     """
     return {
         *_idle_attention(model, kv_dtype),
@@ -43,7 +44,21 @@ def idle_constants(model: Model, hardware: Hardware, layout: Layout, kv_dtype: s
         *_idle_recurrence(model),
         *_idle_arithmetic(model),
         *_idle_exchanges(model, hardware, layout),
+        *_idle_around(model, layout, bare=bare),
     }
+
+
+def _idle_around(model: Model, layout: Layout, *, bare: bool) -> Iterator[str]:
+    """What engines add around prefill attention, and what is left of it where an exchange handles the pairs."""
+    kinds = {g.attention.kind for g in model.layers if g.attention is not None and not is_sparse(g.attention)}
+    if bare or "gqa" not in kinds:
+        yield "context_attention_stream_bandwidth"
+    if bare or "mla" not in kinds:
+        yield "context_mla_stream_bandwidth"
+    if layout.dp > 1:
+        yield "moe_row_passes"
+    if layout.dp > 1 or not any(matmul.format.scaled_in_blocks for matmul in _expert_matmuls(model)):
+        yield "moe_quantise_passes"
 
 
 def _idle_attention(model: Model, kv_dtype: str) -> Iterator[str]:
@@ -102,7 +117,7 @@ def _idle_arithmetic(model: Model) -> Iterator[str]:
     if "bf16" not in experts:
         yield "moe_padding_rows_bf16"
     if not experts - {"bf16"}:
-        yield from ("moe_padding_rows", "moe_quantise_passes")
+        yield "moe_padding_rows"
     if not experts:
         yield from _MIXTURE
 

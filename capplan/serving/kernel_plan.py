@@ -325,12 +325,12 @@ class _Builder:
         An exchange between data-parallel ranks brings pairs to their experts and adds them up itself; what is left is
         to activate what the first product gives, and to quantise it where the format wants that.
         """
-        quantised = any(m.format.compute != "bf16" for m, _, _ in matrices)
         if self.layout.dp == 1:
-            passes = self.kernels.moe_row_passes + quantised * self.kernels.moe_quantise_passes
-            return passes * row_bytes
+            blocks = any(m.format.scaled_in_blocks for m, _, _ in matrices)
+            return (self.kernels.moe_row_passes + blocks * self.kernels.moe_quantise_passes) * row_bytes
         (_, _, opened), (last, inner, _) = matrices[0], matrices[-1]
-        return ACTIVATION_BYTES * (opened + inner) + quantised * last.format.quantise_bytes * inner
+        quantised = last.format.quantise_bytes if last.format.compute != "bf16" else 0.0
+        return ACTIVATION_BYTES * (opened + inner) + quantised * inner
 
     def _expert(self, matmul: Matmul, inputs: float, outputs: float, kinds: int) -> ExpertTerm:
         kernels = self.kernels

@@ -75,7 +75,7 @@ def prepare(
     InputError : an argument of another type; a format, cache type or engine nobody knows
     """
     if chain is not None:
-        hardware = _with_overrides(model, hardware, layout, weight_dtype, kv_dtype, chain)
+        hardware = _with_overrides(model, hardware, layout, (weight_dtype, kv_dtype), engine, chain)
     for name, value in (("weight_dtype", weight_dtype), ("kv_dtype", kv_dtype)):
         if value is not None and type(value) is not str:
             raise InputError(f"{shown(value)} must be the name of a format, or None for the checkpoint's", key=name)
@@ -120,14 +120,21 @@ def _engine(engine: Engine | str | None) -> Engine | None:
 
 
 def _with_overrides(
-    model: Model, hardware: Hardware, layout: Layout, weight_dtype: str | None, kv_dtype: str | None, chain: Chain
+    model: Model,
+    hardware: Hardware,
+    layout: Layout,
+    formats: tuple[str | None, str | None],
+    engine: Engine | str | None,
+    chain: Chain,
 ) -> Hardware:
     """The GPU with the kernel constants of the chain, which records those in use and where each comes from."""
     if not chain.record and _KERNELS.isdisjoint(chain.overrides):
         return hardware
     check_types(model, hardware, layout)
+    weight_dtype, kv_dtype = formats
     formatted = model if weight_dtype is None else model.with_weight_dtype(weight_dtype)
-    idle = idle_constants(formatted, hardware, layout, kv_dtype or model.kv_dtype)
+    bare = _engine(engine) is None
+    idle = idle_constants(formatted, hardware, layout, kv_dtype or model.kv_dtype, bare=bare)
     changed = {}
     for name in sorted(_KERNELS - idle):
         own = getattr(hardware.kernels, name)

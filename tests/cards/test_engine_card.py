@@ -100,7 +100,7 @@ def changed(tmp_path, change=dict):
 
 def test_a_card_file_takes_a_version_too(tmp_path):
     path = changed(tmp_path)
-    assert load_engine(f"{path}@0.5.1").ttft_linear_factor == 0.29
+    assert load_engine(f"{path}@0.5.1").ttft_linear_factor == 0.371
     assert load_engine(path).ttft_linear_factor == 0.18
 
 

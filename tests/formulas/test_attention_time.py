@@ -76,7 +76,7 @@ def test_decode_time_grows_with_load_and_falls_with_better_hardware():
 
 def test_prefix_hit_saves_its_own_attention_but_not_that_of_new_tokens():
     def prefill(new, cached, window=None):
-        return context_attention_seconds(1, new, cached, window, 4096, 16384, 5.5e-6, 4.55e12, 804e12, 269)
+        return context_attention_seconds(1, new, cached, window, 4096, 16384, 16384, 10.4e-6, 4.52e12, 796e12, 9.7e-9)
 
     assert prefill(2048, 0) < prefill(2048, 6144) < prefill(8192, 0)
     assert prefill(8192, 0, 1024) < prefill(8192, 0)

@@ -69,11 +69,11 @@ def test_a_rank_with_one_expert_more_has_its_tokens_too():
 
 def up_gate(**changed):
     constants = {
-        "floor_seconds": 6.9e-6,
-        "stream_bandwidth": 3.0e12,
+        "floor_seconds": 7.4e-6,
+        "stream_bandwidth": 3.3e12,
         "narrow_outputs": 50,
-        "flops_per_second": 1053e12,
-        "padding_rows": 57,
+        "flops_per_second": 1135e12,
+        "padding_rows": 150,
     }
     return expert_term(7168, 4096, 1, **{**constants, **changed})
 

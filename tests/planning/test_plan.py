@@ -134,7 +134,9 @@ def test_a_cap_that_binds_makes_requests_wait():
 def test_prefix_hits_shorten_prefill_but_not_the_context():
     cold, warm = (plan(SMALL, mode=mode, prefix_hit=hit) for mode, hit in (("aggregated", 0), ("aggregated", 0.5)))
     assert warm.view.percentile("ttft", 0.9) < cold.view.percentile("ttft", 0.9)
-    assert warm.pools[0].kv_use_mean == pytest.approx(cold.pools[0].kv_use_mean, rel=0.2)
+    # All instances together hold about as many tokens, whether a prefix was computed or found.
+    held = [answer.pools[0].kv_use_mean * answer.pools[0].instances for answer in (cold, warm)]
+    assert held[1] == pytest.approx(held[0], rel=0.2)
 
 
 def test_requests_longer_than_the_model_takes_are_warned_of():
@@ -150,7 +152,7 @@ def test_an_override_changes_the_answer_and_is_named():
     assert tight.pools[0].kv_capacity_tokens_per_rank == pytest.approx(6 * 2**30 / 131_072, rel=1e-3)
     assert any("kv_pool_gib" in line for line in tight.assumptions)
     slow = plan(SMALL, mode="disaggregated", **{"override.attention_stream_bandwidth": "1TB/s"})
-    assert slow.view.percentile("tpot", 0.5) > 1.1 * plan(SMALL, mode="disaggregated").view.percentile("tpot", 0.5)
+    assert slow.pools[1].instances > plan(SMALL, mode="disaggregated").pools[1].instances
 
 
 def test_infeasible_latency_names_the_nearest_target():

@@ -14,7 +14,7 @@ from capplan.serving.step import decode_step
 H200, H800 = load_hardware("h200"), load_hardware("h800")
 CASES = [
     (load_model("llama-3.1-8b"), H200, Layout(), 64, 4096, 0.03),
-    (load_model("llama-3.1-70b"), H200, Layout(tp=4), 128, 3000, 0.05),
+    (load_model("llama-3.1-70b"), H200, Layout(tp=4), 128, 3000, 0.06),
     (load_model("deepseek-v3"), H800, Layout(dp=128), 128, 4096, 0.03),
     (load_model("gpt-oss-120b"), H200, Layout(), 64, 8192, 0.15),
 ]
