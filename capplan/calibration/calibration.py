@@ -53,13 +53,14 @@ class Fitted:
 @dataclass(frozen=True)
 class Judgement:
     """Errors of TPOT and TTFT: by the constants before, by those fitted to the same runs, and of each run by constants
-    fitted without it (without its layout, where there are several); None where there is nothing to judge."""
+    fitted without it; None where there is nothing to judge. Runs of one layout are left out together where there are
+    several layouts, else those of one prompt and concurrency."""
 
     before: Mapping[str, Errors | None]
     after: Mapping[str, Errors | None]
     held_out: Mapping[str, Errors | None]
     left_out: str
-    """What was left out together: ``run`` or ``layout``."""
+    """What was left out together: ``layout``, or ``prompt and concurrency``."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def calibrate(
 ) -> Calibration:
     r"""Fit the constants of an engine card, and one factor on kernel times, to measured TTFT and TPOT.
 
-    .. math:: T = T_0 + (f - 1) T_1 + n_\mathrm{layers}(e - e_0) + \mathrm{gap} + h\,b, \qquad
+    .. math:: T = T_0 + (f - 1) T_1 + n_\mathrm{layers}\,e + \mathrm{gap} + h\,b, \qquad
               \mathrm{TTFT} = t_0 + P\,(1 + g_a \sqrt{b - 1} + g_b (b - 1))
 
     Constants are fitted in a fixed order as long as the runs tell them apart; the others keep the card's value. Labels
@@ -212,7 +213,7 @@ def _usable(reading: Reading, system: System) -> tuple[list[int], list[Piece], l
         for run, one in zip(runs, systems, strict=True)
     ]
     splits = splits_of(runs, systems, pieces)
-    reasons = impossible_runs(runs, systems, splits) | _waiting(runs, pieces)
+    reasons = _waiting(runs, pieces) | impossible_runs(runs, systems, splits)
     reading.set_aside += set_aside(runs, reasons)
     kept = [index for index in range(len(runs)) if index not in reasons]
     if not kept:
@@ -280,7 +281,7 @@ def _calibration(
             Fitted(one, start[one.name], fit.values[one.name], fit.errors.get(one.name), fit.held.get(one.name))
             for one in CONSTANTS
         ),
-        judgement=_judgement(table, start, systems, before, after),
+        judgement=_judgement(table, start, runs, systems, before, after),
         runs=tuple(runs),
         predictions=dict(zip(names, (*before, *after), strict=True)),
         set_aside=tuple(reading.set_aside),
@@ -292,16 +293,21 @@ def _calibration(
 
 
 def _judgement(
-    table: Table, start: Mapping[str, float], systems: Sequence[System], before: Any, after: Any
+    table: Table,
+    start: Mapping[str, float],
+    runs: Sequence[Run],
+    systems: Sequence[System],
+    before: Any,
+    after: Any,
 ) -> Judgement:
-    layouts: list[object] = [one.layout for one in systems]
+    layouts = [one.layout for one in systems]
     several = len(set(layouts)) > 1
-    groups = layouts if several else list(range(len(table)))
+    loads = [(round(run.prompt_tokens), run.concurrency) for run in runs]
     return Judgement(
         judged(table, *before),
         judged(table, *after),
-        held_out(table, start, groups),
-        "layout" if several else "run",
+        held_out(table, start, layouts if several else loads),
+        "layout" if several else "prompt and concurrency",
     )
 
 

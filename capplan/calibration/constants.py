@@ -34,21 +34,21 @@ class Constant:
 
 
 CONSTANTS: tuple[Constant, ...] = (
-    Constant("layer_overhead_seconds", 2e-5),
+    Constant("layer_overhead_seconds", 3e-5),
     Constant("ttft_base_seconds", 6e-2),
     Constant("ttft_linear_factor", 0.1),
     Constant("sequence_overhead_seconds", 1.5e-5),
     Constant(KERNEL_TIME_FACTOR, 0.1, lower=0.1),
     Constant("ttft_sqrt_factor", 0.25),
-    Constant("step_gap_seconds", 1e-3),
+    Constant("step_gap_seconds", 1.5e-3),
 )
 """In the order they are tried: the data is spent on the first ones that it tells apart, the others keep their value.
 
 Spreads: those of the TTFT from the ranges on the engine cards (base 0 to 189 ms, square-root factor 0 to 0.49, linear
-factor 0.016 to 0.37); the kernels' from the held errors on the hardware cards (3 to 15 %); those of a step assumed from
-what single configurations ask for (overhead of a layer 7 to 40 us, of a sequence 11 to 51 us; a single run of each of
-66 published configurations, laid to the overhead alone, asks for changes of 30 us), and for the gap the same over the
-50 layers of a model."""
+factor 0.016 to 0.37); the kernels' from the held errors on the hardware cards (3 to 15 %); of the overhead of a layer
+what single runs of 66 published configurations ask for, laid to it alone (1.48 times their median change, see
+benchmarks/one_point.py), of the gap the same over the 50 layers of a model; of the overhead of a sequence assumed from
+fits to single configurations, 11 to 51 us."""
 BY_NAME: Mapping[str, Constant] = {constant.name: constant for constant in CONSTANTS}
 NAMES = tuple(BY_NAME)
 OF_ENGINE = tuple(name for name in NAMES if name != KERNEL_TIME_FACTOR)

@@ -205,16 +205,17 @@ def more_runs(system: System, table: Table, fit: Fit) -> list[More]:
         grid, possible = grid_of(system)
     except InputError:
         return []
-    both = table.joined_to(possible)
-    able, _ = identified(both, fit.values, fit.noise, (*fit.free, *(name for name in NAMES if name in fit.held)))
-    found = [_more(name, grid, possible, table, fit) if name in able else More(name, ()) for name in fit.held]
+    order = (*fit.free, *(name for name in NAMES if name in fit.held))
+    able, _ = identified(table.joined_to(possible), fit.values, fit.noise, order)
+    found = [_more(name, able, grid, possible, table, fit) if name in able else More(name, ()) for name in fit.held]
     return [one for one in found if one.runs or one.constant in OF_STEP]
 
 
-def _more(name: str, grid: Sequence[Planned], possible: Table, table: Table, fit: Fit) -> More:
+def _more(name: str, able: tuple[str, ...], grid: Sequence[Planned], possible: Table, table: Table, fit: Fit) -> More:
+    """Runs that tell a constant and those that are tried before it."""
     import numpy as np
 
-    wanted = (*fit.free, name)
+    wanted = able[: able.index(name) + 1]
     rows = _rows(sensitivities(possible, fit.values, fit.noise), wanted)
     known = _rows(sensitivities(table, fit.values, fit.noise), wanted).reshape(-1, len(wanted))
     chosen = _chosen(rows, known, 1, MOST_RUNS)

@@ -70,18 +70,25 @@ def fit_table(table: Table, start: Mapping[str, float], order: Sequence[str] = N
 
 
 def _fitted(table: Table, start: Mapping[str, float], order: Sequence[str]) -> Fit:
-    noise, values = dict(ASSUMED_NOISE), dict(start)
-    free, held = identified(table, values, noise, order)
-    weights = None
-    for _ in range(len(order) + 2):
+    """What the runs tell depends on where it is asked: the choice is made again at the solution until it stays, and
+    of choices that come in turn only what they share is fitted."""
+    free, held = identified(table, start, ASSUMED_NOISE, order)
+    noise, seen = dict(ASSUMED_NOISE), [free]
+    while True:
         solution = _solved(table, start, free, noise)
         values = {**start, **_values(free, solution.x)}
-        weights, noise = solution.weights, _noise(table, values, len(free))
-        again, lost = identified(table, values, noise, free, weights)
+        noise = _noise(table, values, len(free))
+        again, lost = identified(table, values, noise, order, solution.weights)
         if again == free:
             break
-        free, held = again, {**held, **lost}
-    spreads = standard_errors(table, values, noise, free, weights)
+        if again in seen:
+            order = [name for name in free if name in again]
+            again, _ = identified(table, values, noise, order, solution.weights)
+        held = {name: reason for name, reason in {**held, **lost}.items() if name not in again}
+        held |= {name: "these runs tell it or another, not both" for name in free if name not in (*again, *held)}
+        free = again
+        seen.append(free)
+    spreads = standard_errors(table, values, _scatter(table, values, noise, len(free)), free, solution.weights)
     return Fit(values, free, spreads, held, noise)
 
 
@@ -117,11 +124,21 @@ def _noise(table: Table, values: Mapping[str, float], free: int) -> dict[str, fl
     for metric, misses in seen.items():
         spare = len(misses) - free
         if spare < _SPARE:
-            rest = float((misses**2).sum() / max(spare, 1)) ** 0.5
-            found[metric] = max(ASSUMED_NOISE[metric], rest)
+            found[metric] = ASSUMED_NOISE[metric]
         else:
             found[metric] = max(LEAST_NOISE, 1.4826 * float(np.median(misses)) * (len(misses) / spare) ** 0.5)
     return found
+
+
+def _scatter(table: Table, values: Mapping[str, float], noise: Mapping[str, float], free: int) -> dict[str, float]:
+    """The noise of standard errors: where few runs lie further from the fit than assumed, their own scatter."""
+    import numpy as np
+
+    halves = np.split(_residuals(table, values, dict.fromkeys(METRICS, 1.0)) ** 2, 2)
+    sums = dict(zip(METRICS, (halves[0].sum(), halves[1].sum()), strict=True))
+    if len(table) - free >= _SPARE:
+        return dict(noise)
+    return {metric: max(noise[metric], float(sums[metric] / max(len(table) - free, 1)) ** 0.5) for metric in METRICS}
 
 
 def sensitivities(table: Table, values: Mapping[str, float], noise: Mapping[str, float]) -> Any:

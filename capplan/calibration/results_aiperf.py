@@ -20,6 +20,7 @@ from typing import Any
 
 from capplan.calibration.run import Run, number, plain_number, seconds_per, text
 from capplan.errors import InputError, shown
+from capplan.formulas.closed_loop import requests_in_flight
 
 Line = tuple[int, list[str]]
 """Number and cells of a row."""
@@ -77,7 +78,7 @@ def profile_run(record: Mapping[str, Any], tool: str, file: str, line: int | Non
     load = _load(config, record.get("run_info"), place)
     if "concurrency" in load and "request_rate" not in load:
         return Run(file, line, tool, prompt, output, load["concurrency"], ttft, tpot, True, _model(config))
-    in_flight = _average(record, "request_throughput", place) * (ttft + (output - 1) * tpot)
+    in_flight = requests_in_flight(_average(record, "request_throughput", place), ttft + (output - 1) * tpot)
     if in_flight < 1:
         return "less than one request in flight on average"
     return Run(file, line, tool, prompt, output, in_flight, ttft, tpot, False, _model(config))

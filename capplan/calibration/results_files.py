@@ -94,13 +94,13 @@ def json_records(path: Path) -> Iterator[tuple[int | None, dict[str, Any]]]:
     try:
         whole = _parsed(text, file, None)
     except InputError as error:
-        lines = [line for line in text.splitlines() if line.strip()]
+        lines = [line for line in text.split("\n") if line.strip()]
         if len(lines) < 2 or not _is_object(lines[0]):
             raise error from None
     else:
         yield None, whole
         return
-    for index, line in enumerate(text.splitlines(), 1):
+    for index, line in enumerate(text.split("\n"), 1):
         if index > MAX_RECORDS:
             raise InputError(f"more than {MAX_RECORDS:,} lines", file=file)
         if line.strip():

@@ -18,6 +18,7 @@ from typing import Any
 
 from capplan.calibration.run import Run, number, plain_number, text
 from capplan.errors import InputError, shown
+from capplan.formulas.closed_loop import requests_in_flight
 
 _MEANS = ("mean_ttft_ms", "mean_tpot_ms", "total_input_tokens", "total_output_tokens", "completed", "duration")
 _READ = frozenset({*_MEANS, "num_prompts", "request_rate", "max_concurrency", "model_id", "backend", "endpoint_type"})
@@ -62,8 +63,8 @@ def server_run(record: Mapping[str, Any], tool: str, file: str, line: int | None
     output = number(record, "total_output_tokens", place) / completed
     if ttft == 0 or tpot == 0:
         return "no TTFT or TPOT: the endpoint did not stream, or answers have one token"
-    seconds = ttft + (output - 1) * tpot
-    in_flight = completed / number(record, "duration", place) * seconds
+    rate = completed / number(record, "duration", place)
+    in_flight = requests_in_flight(rate, ttft + (output - 1) * tpot)
     loop = _loop(record, completed, in_flight, place)
     if isinstance(loop, str):
         return loop
