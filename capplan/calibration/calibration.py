@@ -30,6 +30,9 @@ from capplan.cards.model import Model
 from capplan.errors import InputError
 from capplan.serving.layout import Layout, check_heads, check_types
 
+_FAR = 2.5
+"""Spreads a constant may move before the answer asks whether the labels are right."""
+
 
 @dataclass(frozen=True)
 class Fitted:
@@ -288,8 +291,18 @@ def _calibration(
         splits=_beside_model(splits, table, fit),
         more=tuple(more),
         unread={tool: tuple(sorted(keys)) for tool, keys in reading.unread.items() if keys},
-        notes=tuple(reading.notes),
+        notes=(*reading.notes, *_far_off(start, fit)),
     )
+
+
+def _far_off(start: Mapping[str, float], fit: Fit) -> list[str]:
+    """Constants that moved further than engines differ: a wrong label can be fitted too."""
+    return [
+        f"{one.name} moved from {one.shown(start[one.name])} to {one.shown(fit.values[one.name])}, "
+        "further than published systems differ: check model, GPU, layout and formats"
+        for one in CONSTANTS
+        if abs(fit.values[one.name] - start[one.name]) > _FAR * one.spread
+    ]
 
 
 def _judgement(

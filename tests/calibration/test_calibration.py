@@ -151,6 +151,15 @@ def test_one_run_fits_one_constant_of_the_step_and_meets_it():
     assert found.judgement.held_out == {"tpot": None, "ttft": None}
 
 
+def test_a_wrong_label_that_can_be_fitted_is_told():
+    wide = [replace(run, tp=8) for run in QWEN if run.tp == 4]
+    found = calibrate(wide, load_model("qwen3-32b"), load_hardware("h200"))
+    assert found.judgement.after["tpot"].median < 0.03
+    assert found.kernel_time_factor > 1.5
+    assert any(note.startswith("kernel_time_factor moved from 1 to") for note in found.notes)
+    assert not calibrate(measured(SYSTEM, KNOWN, LOADS), LLAMA, H100).notes
+
+
 def test_an_overhead_below_none_makes_room_for_the_gap():
     slow = KNOWN | {"layer_overhead_seconds": 0.0, "step_gap_seconds": 1e-4, KERNEL_TIME_FACTOR: 1.0}
     found = calibrate(measured(SYSTEM, slow, LOADS), LLAMA, H100)
