@@ -151,42 +151,40 @@ def _median(values: list[float]) -> float:
 
 
 def _data(found: Calibration, written: list[str]) -> dict[str, Any]:
+    judgement = found.judgement
+    errors = {"before": judgement.before, "after": judgement.after, "held_out": judgement.held_out}
     return {
-        "constants": {
-            one.constant.name: {
-                "before": one.before,
-                "after": one.after,
-                "standard_error": one.standard_error,
-                "held": one.held,
-            }
-            for one in found.fitted
-        },
+        "constants": _constants_data(found),
         "errors": {
-            title: {metric: _error_data(error) for metric, error in errors.items()}
-            for title, errors in (
-                ("before", found.judgement.before),
-                ("after", found.judgement.after),
-                ("held_out", found.judgement.held_out),
-            )
+            title: {metric: _error_data(error) for metric, error in one.items()} for title, one in errors.items()
         },
-        "left_out_together": found.judgement.left_out,
+        "left_out_together": judgement.left_out,
         "runs": _run_data(found),
         "set_aside": [{"place": one.place, "reason": one.reason} for one in found.set_aside],
-        "conservation": [
-            {
-                "runs": len(split.runs),
-                "prompt_seconds": split.prompt_seconds,
-                "decode_seconds": split.decode_seconds,
-                "decode_over_model": decode,
-                "prompt_over_model": prompt,
-            }
-            for split, decode, prompt in found.splits
-        ],
+        "conservation": _conservation_data(found),
         "more": [{"constant": one.constant, "runs": [vars(run) for run in one.runs]} for one in found.more],
         "unread": found.unread,
         "notes": found.notes,
         "written": written,
     }
+
+
+def _constants_data(found: Calibration) -> dict[str, dict[str, Any]]:
+    names = ("before", "after", "standard_error", "held")
+    return {one.constant.name: {name: getattr(one, name) for name in names} for one in found.fitted}
+
+
+def _conservation_data(found: Calibration) -> list[dict[str, float]]:
+    return [
+        {
+            "runs": len(split.runs),
+            "prompt_seconds": split.prompt_seconds,
+            "decode_seconds": split.decode_seconds,
+            "decode_over_model": decode,
+            "prompt_over_model": prompt,
+        }
+        for split, decode, prompt in found.splits
+    ]
 
 
 def _error_data(errors: Errors | None) -> Mapping[str, Any] | None:
