@@ -1,4 +1,5 @@
-"""The scenario page names every key, and every law and trace column the code knows; the log page shows an answer."""
+"""The scenario page names every key, and every law and trace column the code knows; the pages on logs and
+calibration show answers."""
 
 import re
 import shlex
@@ -6,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from capplan.calibration.constants import CONSTANTS
 from capplan.calibration.engine_log import FRACTIONS
+from capplan.calibration.results_csv import COLUMNS
 from capplan.cards.trace import INPUT_COLUMNS, OUTPUT_COLUMNS, REASONING_COLUMNS
 from capplan.cli.main import main
 from capplan.planning.scenario import LATENCY_KEYS, SECTIONS
@@ -36,9 +39,13 @@ def test_readme_points_to_the_page():
 LOG_PAGE = (ROOT / "docs" / "from-log.md").read_text(encoding="utf-8")
 
 
-def test_the_log_page_shows_what_the_command_answers(monkeypatch, capsys):
+CALIBRATION_PAGE = (ROOT / "docs" / "calibrate.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", [LOG_PAGE, CALIBRATION_PAGE], ids=["log", "calibration"])
+def test_the_page_shows_what_the_command_answers(page, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    command, shown = re.search(r"```console\n\$ capplan (.*)\n((?:.*\n)*?)```", LOG_PAGE).groups()
+    command, shown = re.search(r"```console\n\$ capplan (.*)\n((?:.*\n)*?)```", page).groups()
     assert main(shlex.split(command)) == 0
     answer = capsys.readouterr().out
     words, numbers = re.compile(r"-?[\d.,]+"), re.compile(r"-?\d[\d,]*\.?\d*")
@@ -57,3 +64,19 @@ def test_the_python_of_the_log_page_runs(monkeypatch):
     names = {}
     exec(re.search(r"```python\n(.*?)```", LOG_PAGE, re.DOTALL)[1], names)
     assert names["budget"].capacity_tokens == 476_016
+
+
+def test_the_calibration_page_names_every_constant_and_column():
+    for constant in CONSTANTS:
+        assert f"| `{constant.name}` | " in CALIBRATION_PAGE
+        assert f"| {constant.shown(constant.spread)} |" in CALIBRATION_PAGE
+    for name in COLUMNS:
+        assert f"`{name}`" in CALIBRATION_PAGE
+
+
+def test_the_python_of_the_calibration_page_runs(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    names = {}
+    exec(re.search(r"```python\n(.*?)```", CALIBRATION_PAGE, re.DOTALL)[1], names)
+    assert names["held"] < 0.02
+    assert names["engine"].layer_overhead_seconds == names["found"].constants["layer_overhead_seconds"]

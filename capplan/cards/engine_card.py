@@ -112,7 +112,7 @@ def _from_data(data: Mapping[str, Any], version: str, file: str) -> Engine:
     part = _range_of(values.pop("versions"), version, values["name"])
     merged = {**values.pop("numbers"), **part["numbers"]}
     values["batch_defaults"] = part.get("batch_defaults") or values["batch_defaults"]
-    return _engine(file, _range_text(part), Sources({**values, **merged}), merged, **values)
+    return _engine(file, range_text(part), Sources({**values, **merged}), merged, **values)
 
 
 def _range_of(parts: list[dict[str, Any]], version: str, name: str) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _range_of(parts: list[dict[str, Any]], version: str, name: str) -> dict[str,
     for part in parts:
         if _key(part["since"]) <= asked and (part.get("until") is None or asked < _key(part["until"])):
             return part
-    covered = ", ".join(_range_text(part) for part in parts)
+    covered = ", ".join(range_text(part) for part in parts)
     raise InputError(f"no range of {name} holds version {version[:20]!r}; covered: {covered}", key="versions")
 
 
@@ -133,7 +133,8 @@ def _key(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in match[1].split("."))
 
 
-def _range_text(part: Mapping[str, Any]) -> str:
+def range_text(part: Mapping[str, Any]) -> str:
+    """The versions of a range, as an engine says them."""
     until = part.get("until")
     return f"{part['since']} and later" if until is None else f"{part['since']} until before {until}"
 

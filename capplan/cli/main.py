@@ -18,7 +18,7 @@ UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 
 _CARDS = ("models", "hardware", "workloads", "engines")
 _MODULES = {
-    **{name: name for name in ("kv", "fit", "step", "prefill", "plan", "explain")},
+    **{name: name for name in ("kv", "fit", "step", "prefill", "plan", "explain", "calibrate")},
     **dict.fromkeys(_CARDS, "cards"),
 }
 """Command to the module that registers it."""

@@ -1,0 +1,477 @@
+"""Calibration: known constants come back, published runs are predicted better, labels that cannot be are found."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+import capplan.calibration
+from capplan import Layout, load_engine, load_hardware, load_model
+from capplan.calibration import calibrate, design_runs
+from capplan.calibration.calibrated_card import engine_card, hardware_card, write_cards
+from capplan.calibration.constants import BY_NAME, CONSTANTS, KERNEL_TIME_FACTOR, NAMES, constants_of
+from capplan.calibration.design import LEAST_RUNS, MOST_RUNS, command_line, grid_of
+from capplan.calibration.fitting import ASSUMED_NOISE, errors_of, fit_table, held_out, identified, sensitivities
+from capplan.calibration.plausibility import impossible_reason, splits_of
+from capplan.calibration.run import Run
+from capplan.calibration.table import System, piece_of, scaled_hardware, systems_of, table_of, with_constants
+from capplan.cards.engine_card import engine_card_schema
+from capplan.cards.hardware_card import hardware_card_schema
+from capplan.errors import InputError
+from capplan.serving.closed_loop import closed_loop
+
+TRUTH = Path(__file__).parents[1] / "truth" / "end_to_end_rows.csv"
+LLAMA, H100 = load_model("llama-3.1-8b"), load_hardware("h100")
+SYSTEM = System(LLAMA, H100, Layout(), load_engine("vllm"))
+KNOWN = {
+    "layer_overhead_seconds": 3.1e-5,
+    "step_gap_seconds": SYSTEM.engine.step_gap_seconds,
+    "sequence_overhead_seconds": 2.6e-5,
+    "ttft_base_seconds": 0.041,
+    "ttft_sqrt_factor": 0.31,
+    "ttft_linear_factor": 0.045,
+    KERNEL_TIME_FACTOR: 1.12,
+}
+LOADS = [(p, o, c) for p in (256, 2048, 8192) for o in (128, 1024) for c in (1, 4, 16, 48)]
+
+
+def measured(system, constants, loads, noise=0.0, seed=0):
+    """Runs as the product's own model gives them with these constants, TPOT and TTFT scattered."""
+    random = np.random.default_rng(seed)
+    gpu = scaled_hardware(system.hardware, constants[KERNEL_TIME_FACTOR])
+    engine = with_constants(system.engine, constants)
+    runs = []
+    for prompt, output, concurrency in loads:
+        run = closed_loop(system.model, gpu, system.layout, prompt, output, concurrency, engine=engine)
+        first, each = np.exp(noise * random.standard_normal(2))
+        runs.append(Run("synthetic", None, "", prompt, output, concurrency, run.ttft_seconds * first,
+                        run.tpot_seconds * each))  # fmt: skip
+    return runs
+
+
+def published(model, engine, gpu, **wanted):
+    """Rows of tests/truth/end_to_end_rows.csv as runs."""
+    with TRUTH.open(newline="", encoding="utf-8") as text:
+        rows = list(csv.DictReader(line for line in text if not line.startswith("#")))
+    wanted = {"model": model, "engine": engine, "gpu": gpu, **wanted}
+    return [
+        Run(TRUTH.name, index, "CSV", float(row["isl"]), float(row["osl"]), float(row["concurrency"]),
+            float(row["ttft_ms"]) / 1e3, float(row["tpot_ms"]) / 1e3, tp=int(row["tp"]))
+        for index, row in enumerate(rows)
+        if all(row[key] == value for key, value in wanted.items())
+    ]  # fmt: skip
+
+
+def table_for(system, runs):
+    systems = systems_of(system, runs)
+    pieces = [piece_of(s, r.prompt_tokens, r.output_tokens, r.concurrency) for s, r in zip(systems, runs, strict=True)]
+    return table_of(pieces, runs)
+
+
+QWEN = published("Qwen/Qwen3-32B", "vllm", "h100-sxm", gemm="")
+"""90 runs, TP2, TP4 and TP8, ISL 1024 and 4096, OSL 128 to 1024, 8 to 128 in flight."""
+
+
+@pytest.fixture(scope="module")
+def qwen():
+    return calibrate(QWEN, load_model("qwen3-32b"), H100)
+
+
+# ---- the table is the product's model --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [0.7, 1.0, 1.4])
+def test_the_table_predicts_what_closed_loop_does_with_such_cards(factor):
+    constants = KNOWN | {KERNEL_TIME_FACTOR: factor}
+    runs = measured(SYSTEM, constants, LOADS)
+    tpot, ttft = table_for(SYSTEM, runs).predicted(constants)
+    exact = 1e-9 if factor == 1 else 5e-4  # a lone sequence's start-up does not scale: not quite linear in the factor
+    assert tpot == pytest.approx([run.tpot_seconds for run in runs], rel=exact)
+    assert ttft == pytest.approx([run.ttft_seconds for run in runs], rel=exact)
+
+
+def test_times_are_nearly_linear_in_the_factor_of_a_mixture_too():
+    system = System(load_model("qwen3-30b-a3b"), load_hardware("h200"), Layout(tp=2, dp=2), load_engine("sglang"))
+    runs = measured(system, KNOWN, LOADS[:12])
+    tpot, ttft = table_for(system, runs).predicted(KNOWN)
+    assert tpot == pytest.approx([run.tpot_seconds for run in runs], rel=5e-4)
+    assert ttft == pytest.approx([run.ttft_seconds for run in runs], rel=5e-4)
+
+
+# ---- known constants come back ---------------------------------------------------------------------------------------
+
+
+def test_known_constants_come_back_exactly_without_noise():
+    found = calibrate(measured(SYSTEM, KNOWN, LOADS), LLAMA, H100)
+    free = {one.constant.name for one in found.fitted if one.held is None}
+    assert free == set(NAMES) - {"step_gap_seconds"}
+    for name, value in found.constants.items():
+        assert value == pytest.approx(KNOWN[name], rel=1e-3), name
+    assert found.judgement.held_out["tpot"].p90 < 1e-4
+
+
+def test_known_constants_come_back_within_their_standard_errors():
+    misses = []
+    for seed in range(12):
+        fit = fit_table(table_for(SYSTEM, measured(SYSTEM, KNOWN, LOADS, 0.03, seed)), constants_of(SYSTEM.engine))
+        misses += [(fit.values[name] - KNOWN[name]) / error for name, error in fit.errors.items()]
+    assert len(misses) == 12 * 6
+    assert np.mean(np.abs(misses) < 1) == pytest.approx(0.68, abs=0.14)
+    assert np.mean(np.abs(misses) < 3) > 0.95
+    assert abs(np.mean(misses)) < 0.3
+
+
+def test_held_out_errors_are_those_of_the_noise():
+    found = calibrate(measured(SYSTEM, KNOWN, LOADS, 0.03, 5), LLAMA, H100)
+    assert found.judgement.before["tpot"].median > 0.1
+    # the median of a normal miss is 0.67 of its standard deviation
+    assert found.judgement.held_out["tpot"].median == pytest.approx(0.67 * 0.03, rel=0.6)
+    assert found.judgement.after["tpot"].median <= found.judgement.held_out["tpot"].median * 1.2
+
+
+def test_outliers_are_let_go():
+    runs = measured(SYSTEM, KNOWN, LOADS, 0.01, 2)
+    runs[5] = replace(runs[5], tpot_seconds=2.5 * runs[5].tpot_seconds)
+    found = calibrate(runs, LLAMA, H100)
+    assert found.constants["layer_overhead_seconds"] == pytest.approx(3.1e-5, rel=0.1)
+
+
+def test_one_run_fits_one_constant_of_the_step_and_meets_it():
+    run = measured(SYSTEM, KNOWN, [(1024, 256, 1)])
+    found = calibrate(run, LLAMA, H100)
+    assert {one.constant.name for one in found.fitted if one.held is None} == {
+        "layer_overhead_seconds",
+        "ttft_base_seconds",
+    }
+    assert found.judgement.after["tpot"].median < 1e-6
+    assert found.judgement.held_out == {"tpot": None, "ttft": None}
+
+
+def test_a_wrong_label_that_can_be_fitted_is_told():
+    wide = [replace(run, tp=8) for run in QWEN if run.tp == 4]
+    found = calibrate(wide, load_model("qwen3-32b"), load_hardware("h200"))
+    assert found.judgement.after["tpot"].median < 0.03
+    assert found.kernel_time_factor > 1.5
+    assert any(note.startswith("kernel_time_factor moved from 1 to") for note in found.notes)
+    assert not calibrate(measured(SYSTEM, KNOWN, LOADS), LLAMA, H100).notes
+
+
+def test_an_overhead_below_none_makes_room_for_the_gap():
+    slow = KNOWN | {"layer_overhead_seconds": 0.0, "step_gap_seconds": 1e-4, KERNEL_TIME_FACTOR: 1.0}
+    found = calibrate(measured(SYSTEM, slow, LOADS), LLAMA, H100)
+    assert found.constants["layer_overhead_seconds"] == 0
+    assert found.constants["step_gap_seconds"] == pytest.approx(1e-4, rel=0.02)
+
+
+# ---- published runs --------------------------------------------------------------------------------------------------
+
+
+def test_half_of_the_published_runs_lowers_the_error_of_the_other_half():
+    system = System(load_model("qwen3-32b"), H100, Layout(), load_engine("vllm"))
+    runs = [run for run in QWEN if run.ttft_seconds < 2]  # the others wait for memory
+    table, start = table_for(system, runs), constants_of(system.engine)
+    half = np.arange(len(table)) % 2 == 0
+    tested = table.where(~half)
+    before = np.abs(tested.predicted(start)[0] / tested.tpot - 1)
+    after = np.abs(tested.predicted(fit_table(table.where(half), start).values)[0] / tested.tpot - 1)
+    assert np.median(after) < 0.025  # 1.7 % measured
+    assert np.median(after) < 0.6 * np.median(before)  # 4.7 %
+    assert np.quantile(after, 0.9) < 0.06  # 4.3 %
+    assert np.quantile(after, 0.9) < 0.7 * np.quantile(before, 0.9)  # 9.5 %
+
+
+def test_a_layout_left_out_is_predicted_better_too(qwen):
+    judgement = qwen.judgement
+    assert judgement.left_out == "layout"
+    assert judgement.after["tpot"].median < 0.02  # 1.7 %
+    assert judgement.held_out["tpot"].median < 0.03  # 2.4 %
+    assert judgement.held_out["tpot"].median < 0.75 * judgement.before["tpot"].median  # 4.6 %
+    assert judgement.held_out["ttft"].median < judgement.before["ttft"].median  # 8.7 of 13.3 %
+
+
+def test_runs_that_wait_for_memory_are_set_aside(qwen):
+    waiting = [one for one in qwen.set_aside if "memory holds" in one.reason]
+    assert len(waiting) == len(qwen.set_aside) == 3
+    assert len(qwen.runs) == 87
+
+
+def test_the_conservation_law_splits_published_runs(qwen):
+    assert len(qwen.splits) == 29
+    assert np.median([decode for _, decode, _ in qwen.splits]) == pytest.approx(1.0, abs=0.03)  # 1.00
+    assert np.median([prompt for _, _, prompt in qwen.splits]) == pytest.approx(1.0, abs=0.1)  # 1.02
+
+
+def test_the_law_gives_back_what_went_in():
+    runs = measured(SYSTEM, KNOWN, LOADS)
+    systems = systems_of(SYSTEM, runs)
+    pieces = [piece_of(SYSTEM, run.prompt_tokens, run.output_tokens, run.concurrency) for run in runs]
+    splits = splits_of(runs, systems, pieces)
+    assert len(splits) == 9  # three prompts, three concurrencies above one
+    table = table_of(pieces, runs)
+    for split in splits:
+        first = split.runs[0]
+        decode = table.steps_without_prompts(KNOWN)[first]
+        assert split.decode_seconds == pytest.approx(decode, rel=0.05)
+        assert split.possible
+
+
+# ---- labels that cannot be -------------------------------------------------------------------------------------------
+
+
+def test_the_labels_above_the_peak_of_a_published_file_are_found():
+    runs = published("nvidia/Llama-3.1-8B-Instruct-FP8", "vllm", "h200")
+    system = System(LLAMA, load_hardware("h200"), Layout(), load_engine("vllm"), "fp8")
+    reasons = [impossible_reason(run, one) for run, one in zip(runs, systems_of(system, runs), strict=True)]
+    assert sum(reason is not None and "of the dense peak" in reason for reason in reasons) == 5
+    assert len(reasons) == 21
+    assert not any(impossible_reason(run, one) for run, one in zip(QWEN, systems_of(
+        System(load_model("qwen3-32b"), H100, Layout(), load_engine("vllm")), QWEN), strict=True))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tpot_seconds": 0.002}, "TPOT below the"),
+        ({"ttft_seconds": 0.001}, "TTFT below the"),
+        ({"concurrency": 3000.0}, "of the dense peak"),
+    ],
+)
+def test_impossible_labels_are_left_out(changes, reason):
+    runs = measured(SYSTEM, KNOWN, LOADS)
+    clean = calibrate(runs, LLAMA, H100)
+    wrong = replace(runs[4], file="wrong", **changes)
+    found = calibrate([*runs, wrong], LLAMA, H100)
+    assert found.runs == clean.runs
+    assert [(one.file, reason in one.reason) for one in found.set_aside] == [("wrong", True)]
+    with pytest.raises(InputError, match="runs cannot be, for example"):
+        calibrate([*runs[:3], *(replace(runs[4], **changes) for _ in range(2))], LLAMA, H100)
+
+
+def test_a_prompt_that_takes_less_than_no_time_is_found():
+    runs = measured(SYSTEM, KNOWN, LOADS)
+    pair = [run for run in runs if (run.prompt_tokens, run.concurrency) == (256, 16)]
+    short = min(pair, key=lambda run: run.output_tokens)
+    wrong = [replace(run, tpot_seconds=run.tpot_seconds * 0.7) if run is short else run for run in runs]
+    found = calibrate(wrong, LLAMA, H100)
+    assert {one.reason.split(" a prompt")[0] for one in found.set_aside} == {"with the runs of other outputs"}
+    assert len(found.set_aside) == 2
+
+
+# ---- what cannot be told ---------------------------------------------------------------------------------------------
+
+
+def test_overhead_and_gap_of_one_model_are_not_told_apart(qwen):
+    gap = next(one for one in qwen.fitted if one.constant.name == "step_gap_seconds")
+    assert gap.held == "these runs do not tell it from layer_overhead_seconds"
+    assert gap.after == gap.before
+    assert [more.runs for more in qwen.more if more.constant == "step_gap_seconds"] == [()]
+
+
+def test_two_models_tell_overhead_and_gap_apart():
+    other = System(load_model("qwen3-32b"), H100, Layout(tp=2), SYSTEM.engine)
+    loads = [load for load in LOADS if load[2] < 48]
+    table = table_for(SYSTEM, measured(SYSTEM, KNOWN, LOADS)).joined_to(table_for(other, measured(other, KNOWN, loads)))
+    free, held = identified(table, KNOWN, {"tpot": 0.01, "ttft": 0.03}, NAMES)
+    assert (set(free), held) == (set(NAMES), {})
+    start = constants_of(SYSTEM.engine) | {"step_gap_seconds": 0.0}
+    assert fit_table(table, start).values["step_gap_seconds"] == pytest.approx(KNOWN["step_gap_seconds"], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("loads", "held"),
+    [
+        ([(1024, 128, 1), (1024, 1024, 1)], {"ttft_linear_factor", "ttft_sqrt_factor"}),
+        ([(1024, 256, 16)], {"sequence_overhead_seconds", KERNEL_TIME_FACTOR}),
+    ],
+)
+def test_what_the_runs_hardly_depend_on_is_held_and_the_advice_tells_it(loads, held):
+    runs = measured(SYSTEM, KNOWN, loads)
+    found = calibrate(runs, LLAMA, H100)
+    assert held <= {one.constant.name for one in found.fitted if one.held is not None}
+    advice = {more.constant: more.runs for more in found.more}
+    for name in held & advice.keys():
+        added = measured(SYSTEM, KNOWN, [(r.prompt_tokens, r.output_tokens, r.concurrency) for r in advice[name]])
+        again = calibrate([*runs, *added], LLAMA, H100)
+        assert next(one for one in again.fitted if one.constant.name == name).held is None, name
+    assert held & advice.keys()
+
+
+def test_runs_that_tell_nothing_are_refused_with_runs_that_would(monkeypatch):
+    monkeypatch.setattr("capplan.calibration.fitting.ASSUMED_NOISE", {"tpot": 0.2, "ttft": 0.3})  # a busy machine
+    opened = [replace(run, closed=False) for run in measured(SYSTEM, KNOWN, [(8192, 128, 4)])]
+    with pytest.raises(InputError, match=r"tell no constant of the engine; run for example [\d,]+ in, [\d,]+ out at"):
+        calibrate(opened, LLAMA, H100)
+
+
+def test_open_arrivals_fit_the_step_but_not_the_ttft():
+    runs = [replace(run, closed=False, ttft_seconds=9.0) for run in measured(SYSTEM, KNOWN, LOADS)]
+    found = calibrate(runs, LLAMA, H100)
+    assert found.judgement.after["ttft"] is None
+    assert found.constants["ttft_base_seconds"] == SYSTEM.engine.ttft_base_seconds
+    assert found.judgement.after["tpot"].median < found.judgement.before["tpot"].median / 5
+
+
+def test_standard_errors_are_those_of_linear_regression():
+    random = np.random.default_rng(3)
+    columns = random.standard_normal((30, 4))
+    exact = np.sqrt(np.diag(np.linalg.inv(columns.T @ columns)))
+    assert errors_of(columns) == pytest.approx(exact, rel=1e-6)
+    alike = np.column_stack([columns, columns[:, 0] * 2])
+    assert np.isinf(errors_of(alike)[[0, 4]]).all()
+    assert errors_of(alike)[[1, 2, 3]] == pytest.approx(exact[1:], rel=0.2)
+    assert np.isinf(errors_of(columns[:2])).all()
+
+
+def test_one_group_has_nothing_left_out():
+    table = table_for(SYSTEM, measured(SYSTEM, KNOWN, LOADS[:4]))
+    assert held_out(table, constants_of(SYSTEM.engine), [0] * 4) == {"tpot": None, "ttft": None}
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+
+def test_bad_input_is_told():
+    runs = measured(SYSTEM, KNOWN, LOADS)
+    with pytest.raises(InputError, match="engine: needs an engine card"):
+        calibrate(runs, LLAMA, H100, engine="none")
+    with pytest.raises(InputError, match="must be a Model"):
+        calibrate(runs, "llama-3.1-8b", H100)
+    with pytest.raises(InputError, match=r"synthetic: layout\.tp: 5 does not divide"):
+        calibrate([replace(runs[0], tp=5)], LLAMA, H100)
+    with pytest.raises(InputError, match="results of 2 models: 'a', 'b'"):
+        calibrate([replace(runs[0], model="a"), replace(runs[1], model="b")], LLAMA, H100)
+    with pytest.raises(InputError, match="no result files"):
+        calibrate([], LLAMA, H100)
+    with pytest.raises(InputError, match="no result can be used; synthetic: memory holds"):
+        calibrate(
+            [replace(runs[0], prompt_tokens=30_000, concurrency=30, ttft_seconds=99.0, tpot_seconds=0.5)], LLAMA, H100
+        )
+    named = calibrate([replace(run, model="mine") for run in runs], LLAMA, H100)
+    assert named.notes == ("the results call the model 'mine'; taken for llama-3.1-8b",)
+
+
+# ---- cards -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_cards_are_valid_and_give_the_fitted_answers(qwen, tmp_path):
+    files = write_cards(qwen, tmp_path / "my-engine.json")
+    assert [file.name for file in files] == ["my-engine.json", "my-engine-hardware.json"]
+    for file, schema in zip(files, (engine_card_schema(), hardware_card_schema()), strict=True):
+        jsonschema.validate(json.loads(file.read_text()), schema)
+    engine, gpu = load_engine(files[0]), load_hardware(files[1])
+    assert (engine.name, engine.memory_fraction) == ("my-engine", qwen.system.engine.memory_fraction)
+    number = engine.sources["layer_overhead_seconds"]
+    assert number.kind == "fitted"
+    assert number.source.startswith("calibrated to 87 runs of qwen3-32b on h100-sxm")
+    run, model = qwen.runs[40], load_model("qwen3-32b")
+    answer = closed_loop(model, gpu, Layout(tp=run.tp), run.prompt_tokens, run.output_tokens, run.concurrency,
+                         engine=engine)  # fmt: skip
+    assert answer.tpot_seconds == pytest.approx(qwen.predictions["tpot_after"][40], rel=1e-4)
+    assert answer.ttft_seconds == pytest.approx(qwen.predictions["ttft_after"][40], rel=1e-4)
+    with pytest.raises(InputError, match="exists; --force overwrites it"):
+        write_cards(qwen, files[0])
+    assert write_cards(qwen, files[0], force=True) == files
+    with pytest.raises(InputError, match="cannot be written"):
+        write_cards(qwen, tmp_path / "no" / "folder.json")
+
+
+def test_a_held_constant_keeps_the_number_of_its_card(qwen):
+    base = json.loads(Path(qwen.system.engine.file).read_text())
+    card = engine_card(qwen, "mine")
+    merged = {**card["numbers"], **card["versions"][0]["numbers"]}
+    assert merged["step_gap_seconds"] == base["numbers"]["step_gap_seconds"]
+    assert merged["layer_overhead_seconds"]["value"] == pytest.approx(
+        qwen.constants["layer_overhead_seconds"], rel=1e-5
+    )
+    assert len(card["versions"]) == 1
+
+
+def test_no_hardware_card_without_a_factor():
+    found = calibrate(measured(SYSTEM, KNOWN, [(1024, 256, 1)]), LLAMA, H100)
+    assert hardware_card(found, "gpu") is None
+    assert found.hardware is H100
+    assert found.engine.layer_overhead_seconds == found.constants["layer_overhead_seconds"]
+
+
+def test_a_calibrated_card_can_be_calibrated_again(qwen, tmp_path):
+    files = write_cards(qwen, tmp_path / "Mine With Spaces.json")
+    engine = load_engine(files[0])
+    assert engine.name == "vllm-calibrated"
+    again = calibrate(QWEN, load_model("qwen3-32b"), load_hardware(files[1]), engine=engine)
+    assert again.judgement.before["tpot"].median == pytest.approx(qwen.judgement.after["tpot"].median, rel=1e-2)
+    assert again.constants["layer_overhead_seconds"] == pytest.approx(
+        qwen.constants["layer_overhead_seconds"], rel=0.05
+    )
+
+
+# ---- runs to make ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "layout"), [("llama-3.1-8b", "h100", Layout()), ("deepseek-r1", "h200", Layout(tp=8))]
+)
+def test_the_designed_runs_tell_every_constant_they_promise(model, gpu, layout):
+    card, hardware = load_model(model), load_hardware(gpu)
+    design = design_runs(card, hardware, layout)
+    assert LEAST_RUNS <= len(design.runs) <= MOST_RUNS
+    assert design.held.keys() == {"step_gap_seconds"}
+    system = System(card, hardware, layout, load_engine("vllm"))
+    table = table_for(system, measured(system, KNOWN, [vars(run).values() for run in design.runs]))
+    free, _ = identified(table, constants_of(system.engine), ASSUMED_NOISE, NAMES)
+    assert set(free) == set(design.errors)
+    assert all(error < BY_NAME[name].spread for name, error in design.errors.items())
+
+
+def test_the_expected_errors_are_those_that_come():
+    design = design_runs(LLAMA, H100)
+    loads = [vars(run).values() for run in design.runs]
+    constants, free, found = constants_of(SYSTEM.engine), tuple(design.errors), []
+    for seed in range(60):
+        table = table_for(SYSTEM, measured(SYSTEM, constants, loads, 0.0))
+        random = np.random.default_rng(seed)
+        table = replace(table, tpot=table.tpot * np.exp(0.03 * random.standard_normal(len(table))),
+                        ttft=table.ttft * np.exp(0.10 * random.standard_normal(len(table))))  # fmt: skip
+        found.append(fit_table(table, constants).values)
+    for name in ("layer_overhead_seconds", "sequence_overhead_seconds", KERNEL_TIME_FACTOR):
+        assert name in free
+        scatter = np.std([values[name] for values in found])
+        assert scatter == pytest.approx(design.errors[name], rel=0.4), name
+
+
+def test_the_choice_beats_runs_at_random():
+    design = design_runs(LLAMA, H100)
+    grid, table = grid_of(SYSTEM)
+    random, free = np.random.default_rng(4), tuple(design.errors)
+    start = constants_of(SYSTEM.engine)
+    columns = sensitivities(table, start, ASSUMED_NOISE)[:, [NAMES.index(name) for name in free]]
+    both = np.stack(np.split(columns, 2), axis=1)
+
+    def information(chosen):
+        rows = both[chosen].reshape(-1, len(free))
+        return np.linalg.slogdet(np.eye(len(free)) + rows.T @ rows)[1]
+
+    others = [information(random.choice(len(grid), len(design.runs), replace=False)) for _ in range(500)]
+    assert information([grid.index(run) for run in design.runs]) > max(others)
+
+
+def test_commands_are_those_of_the_engines():
+    design = design_runs(LLAMA, H100, engine="sglang")
+    assert all(one.startswith("python3 -m sglang.bench_serving --backend sglang") for one in design.commands)
+    assert all("--random-range-ratio 1.0" in one for one in design.commands)
+    run = design.runs[0]
+    text = command_line(run, load_model("qwen3-32b"), SYSTEM.engine)
+    assert text.startswith("vllm bench serve --model Qwen/Qwen3-32B --dataset-name random --random-input-len")
+    assert f"--max-concurrency {run.concurrency} --num-prompts {10 * run.concurrency} --save-result" in text
+    with pytest.raises(InputError, match="does not fit"):
+        design_runs(load_model("deepseek-r1"), H100)
+
+
+def test_public_names():
+    assert capplan.calibration.calibrate is calibrate
+    assert [one.name for one in CONSTANTS] == list(NAMES)
+    with pytest.raises(AttributeError):
+        _ = capplan.calibration.nothing
