@@ -20,8 +20,8 @@ MOST = {
     "csa generation, vllm": (0.12, 0.30),
     "csa context, vllm": (0.18, 0.50),
     "hca generation, vllm": (0.12, 0.30),
-    "hca context, vllm": (0.18, 0.45),
-    "msa generation, vllm": (0.30, 0.75),
+    "hca context, vllm": (0.30, 0.50),
+    "msa generation, vllm": (0.33, 0.80),
     "msa context, vllm": (0.38, 0.70),
 }
 """Median and 90th percentile of the error on an H200. Modules hold their projections, by the constants of plain

@@ -159,7 +159,7 @@ def context_attention_seconds(
     --------
     >>> one = context_attention_seconds(1, 4096, 0, None, 4096, 16384, 16384, 8e-6, 1.6e12, 760e12, 7e-9)
     >>> round(one * 1e6)  # 196 us measured
-    240
+    241
 
     References
     ----------

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from capplan.planning.pools import Pools
 from capplan.planning.problem import Problem
+from capplan.serving.idle_constants import idle_constants
+from capplan.serving.layout import Layout
 from capplan.serving.prepared import decode_kind
+
+_TOLD_ELSEWHERE = ("price_per_gpu_hour", "bands.")
 
 
 def assumptions(problem: Problem, pools: Pools | None) -> tuple[str, ...]:
     """One line each, the most consequential first."""
-    lines = [*_defaults(problem), *_simplifications(problem, pools), *_hardware(problem), *_bands(problem)]
+    lines = [*_defaults(problem), *_simplifications(problem, pools), *_hardware(problem, pools), *_bands(problem)]
     if pools is not None:
         lines += [line for line in pools.decode.budget.assumptions if not line.startswith("engine ")]
     return tuple(dict.fromkeys(lines))
@@ -52,14 +56,31 @@ def _simplifications(problem: Problem, pools: Pools | None) -> list[str]:
     return lines
 
 
-def _hardware(problem: Problem) -> list[str]:
-    assumed = [name for name, number in problem.hardware.sources.items() if number.kind == "assumed"]
-    assumed = [name for name in assumed if name != "price_per_gpu_hour" and not name.startswith("bands.")]
+def _hardware(problem: Problem, pools: Pools | None) -> list[str]:
+    unused = _unused(problem, pools)
+    assumed = [
+        name
+        for name, number in problem.hardware.sources.items()
+        if number.kind == "assumed" and not name.startswith(_TOLD_ELSEWHERE) and name not in unused
+    ]
     if not assumed:
         return []
     shown = ", ".join(assumed[:4]) + (f" and {len(assumed) - 4} more" if len(assumed) > 4 else "")
     name = problem.hardware.name
     return [f"hardware card {name}: {shown} assumed (capplan hardware show {name})"]
+
+
+def _unused(problem: Problem, pools: Pools | None) -> set[str]:
+    """Kernel constants that no pool uses."""
+    kv_dtype = problem.scenario.serving.kv_dtype or problem.model.kv_dtype
+    layouts = (
+        [Layout()] if pools is None else [pool.layout for pool in (pools.decode, pools.prefill) if pool is not None]
+    )
+    idle = [
+        idle_constants(problem.model, problem.hardware, layout, kv_dtype, bare=problem.engine.name == "none")
+        for layout in layouts
+    ]
+    return {f"kernels.{name}" for name in set.intersection(*idle)}
 
 
 def _bands(problem: Problem) -> list[str]:

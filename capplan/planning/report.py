@@ -152,7 +152,9 @@ def _gpu_band(plan: Plan) -> str:
         most = plan.problem.scenario.hardware.max_gpus
         ends = [f"infeasible with {most}" if gpus is None else str(gpus) for gpus in (low, high)]
         return f" ({ends[0]} at the fast end of the {OVER_BAND}, {ends[1]} at the slow end)"
-    return f" ({low if low == high else f'{low}-{high}'} over the {OVER_BAND})"
+    # A closed loop asks faster steps for more requests: its fast end may need more GPUs.
+    least, most = min(low, high, plan.gpus_total), max(low, high, plan.gpus_total)
+    return f" ({least if least == most else f'{least}-{most}'} over the {OVER_BAND})"
 
 
 def counted(number: int, what: str) -> str:

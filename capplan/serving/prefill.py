@@ -82,7 +82,7 @@ def prefill(
     >>> from capplan.cards.model_card import load_model
     >>> one = prefill(load_model("llama-3.1-8b"), load_hardware("h200"), Layout(), tokens=8192)
     >>> round(one.seconds * 1e3), one.limit  # 201 ms measured
-    (208, 'compute')
+    (205, 'compute')
 
     References
     ----------
