@@ -38,6 +38,8 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
+from kernel_tables import ENGINES, SYSTEMS
+
 from capplan.cards.hardware import Hardware
 from capplan.cards.hardware_card import load_hardware
 from capplan.cards.model import Model
@@ -46,17 +48,8 @@ from capplan.serving.layout import Layout
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "truth" / "end_to_end_rows.csv"
 
-GPUS = {
-    "h100_sxm": "h100-sxm",
-    "h200_sxm": "h200",
-    "b200_sxm": "b200",
-    "b300_sxm": "b300",
-    "gb200": "gb200",
-    "gb300": "gb300",
-}
+GPUS = {folder: card for card, folder in SYSTEMS.items()}
 HOPPER = ("h100-sxm", "h200")
-ENGINES = {"trtllm": "tensorrt-llm", "vllm": "vllm", "sglang": "sglang"}
-
 CARDS = {
     "MiniMaxAI/MiniMax-M2.5": ("minimax-m2.5", "minimax"),
     "Qwen/Qwen3-235B-A22B-FP8": ("qwen3-235b-a22b-fp8", "qwen3-moe"),
