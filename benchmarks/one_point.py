@@ -46,12 +46,8 @@ def gathered(rows: Sequence[Row]) -> calibration.Table:
     return calibration.table_of(pieces, runs)
 
 
-def starts(table: Table, own: calibration.Table) -> list[dict[str, float]]:
-    """Constants of each row before calibration, from the folds its configuration is not in.
-
-    :mod:`end_to_end` may count the floors that an overhead replaces otherwise; the overhead is set so that both
-    predict the same TPOT.
-    """
+def starts(table: Table) -> list[dict[str, float]]:
+    """Constants of each row before calibration, from the folds its configuration is not in."""
     folds = dealt(table.rows, 5)
     part = np.array([folds[row.id] for row in table.rows])
     found: list[dict[str, float]] = [{} for _ in table.rows]
@@ -59,31 +55,36 @@ def starts(table: Table, own: calibration.Table) -> list[dict[str, float]]:
         constants = fit(table.where(part != one))
         for index in np.flatnonzero(part == one):
             row = table.rows[index]
-            kind = (row.engine, row.client)
-            found[index] = dict(constants.get(kind) or stand_in(row.engine, constants))
-    for index, start in enumerate(found):
-        wanted = table.where(_only(index, len(part))).predicted(start)[0]
-        bare = own.where([index]).predicted({**start, KERNEL_TIME_FACTOR: 1.0, "layer_overhead_seconds": 0.0})[0]
-        overhead = float((wanted - bare)[0] / own.layers[index])
-        found[index] = {**start, KERNEL_TIME_FACTOR: 1.0, "layer_overhead_seconds": max(overhead, 0.0)}
+            known = constants.get((row.engine, row.client)) or stand_in(row.engine, constants)
+            found[index] = {**known, KERNEL_TIME_FACTOR: load_engine(row.engine).kernel_time_factor}
     return found
-
-
-def _only(index: int, size: int) -> np.ndarray:
-    chosen = np.zeros(size, bool)
-    chosen[index] = True
-    return chosen
 
 
 def main() -> None:
     """Measure."""
     table = usable(kept_rows([row for row in read_rows() if row.gpu in HOPPER])[0])
     own = gathered(table.rows)
-    before = starts(table, own)
+    before = starts(table)
     configurations: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for index, row in enumerate(table.rows):
         configurations[row.configuration].append(index)
     report(table.rows, own, before, list(configurations.values()))
+
+
+def ordered(rows: Sequence[Row], group: Sequence[int]) -> list[int]:
+    """Runs of a configuration, the first one to calibrate with in front."""
+    return sorted(group, key=lambda index: (rows[index].concurrency, rows[index].isl, rows[index].osl))
+
+
+def asked_overheads(
+    rows: Sequence[Row], own: calibration.Table, before: Sequence[dict[str, float]], groups: Sequence[Sequence[int]]
+) -> list[float]:
+    """What the first run of each configuration adds to the overhead of a layer, all its error laid to that [s]."""
+    found = []
+    for first in (ordered(rows, group)[0] for group in groups):
+        run = own.where([first])
+        found.append(float((run.tpot - run.predicted(before[first])[0])[0] / run.layers[0]))
+    return found
 
 
 def report(
@@ -91,11 +92,13 @@ def report(
 ) -> None:
     """Print errors with none, one and three points."""
     print(f"{len(groups)} configurations, {len(rows)} runs")
+    scatter = 1.4826 * np.median(np.abs(asked_overheads(rows, own, before, groups)))
+    print(f"overhead of a layer their first runs ask for: {1e6 * scatter:.1f} us apart (1.48 times the median change)")
     for points in (1, 3):
         ratios: dict[str, list[float]] = {"before": [], "after": []}
         fitted: dict[str, int] = defaultdict(int)
         for group in groups:
-            order = sorted(group, key=lambda i: (rows[i].concurrency, rows[i].isl, rows[i].osl))
+            order = ordered(rows, group)
             spread = [order[round(k * (len(order) - 1) / max(points - 1, 1))] for k in range(points)]
             given, tested = list(dict.fromkeys(spread)), [index for index in order if index not in spread]
             if not tested:

@@ -1,4 +1,4 @@
-"""The cards a calibration gives: a copy of the base card with the fitted constants, and where they come from."""
+"""The engine card a calibration gives: a copy of the base card with the fitted constants and their source."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from capplan.calibration.calibration import Calibration
-from capplan.calibration.constants import KERNEL_TIME_FACTOR, OF_ENGINE
 from capplan.calibration.fitting import Errors
-from capplan.calibration.table import scaled_kernels
-from capplan.cards.hardware_card import kernel_base_unit
 from capplan.cards.store import read_json
 from capplan.errors import InputError
 
@@ -40,7 +37,7 @@ def engine_card(calibration: Calibration, name: str) -> dict[str, Any]:
     card, part = _base_card(base.file, base.version)
     for fitted in calibration.fitted:
         name_of = fitted.constant.name
-        if fitted.held is None and name_of in OF_ENGINE:
+        if fitted.held is None:
             part["numbers"].pop(name_of, None)
             unit = "s" if name_of.endswith("_seconds") else "1"
             card["numbers"][name_of] = _number(fitted.after, unit, source_of(calibration, name_of))
@@ -57,33 +54,6 @@ def _base_card(file: str, version: str) -> tuple[dict[str, Any], dict[str, Any]]
         if range_text(part) == version:
             return card, part
     raise InputError(f"no longer has the range of versions {version}", file=file)
-
-
-def hardware_card(calibration: Calibration, name: str) -> dict[str, Any] | None:
-    """The card of the GPU with kernels of another speed; None where their factor was held.
-
-    Parameters
-    ----------
-    calibration, name : as in :func:`engine_card`
-
-    Returns
-    -------
-    card : plain data, valid against the schema of hardware cards
-
-    Raises
-    ------
-    InputError : the GPU was not read from a card
-    """
-    factor, base = calibration.kernel_time_factor, calibration.system.hardware
-    if factor is None:
-        return None
-    if not base.file:
-        raise InputError("this GPU was not read from a card; load one with load_hardware", key="gpu")
-    card = read_json(Path(base.file))
-    source = f"the value of card {base.name} over {factor:.4g}, {source_of(calibration, KERNEL_TIME_FACTOR)}"
-    for key, value in scaled_kernels(base, factor).items():
-        card["kernels"][key] = _number(value, kernel_base_unit(key), source[:_MOST_SOURCE])
-    return {**card, "name": name, "title": f"{card['title'][:68]}, calibrated", "aliases": []}
 
 
 def source_of(calibration: Calibration, constant: str) -> str:
@@ -122,34 +92,29 @@ def card_name(path: Path, fallback: str) -> str:
     return stem if _NAME.fullmatch(stem) else f"{fallback[:28]}-calibrated"
 
 
-def write_cards(calibration: Calibration, output: str | Path, *, force: bool = False) -> list[Path]:
-    """Write the engine card and, where kernels have another speed, the hardware card beside it (``-hardware.json``).
+def write_card(calibration: Calibration, output: str | Path, *, force: bool = False) -> Path:
+    """Write the engine card.
 
     Parameters
     ----------
     calibration : what was fitted
-    output : file of the engine card
-    force : overwrite files
+    output : file
+    force : overwrite it
 
     Returns
     -------
-    files : written ones, the engine card first
+    file : written
 
     Raises
     ------
     InputError : a file that exists, or cannot be written
     """
     path = Path(output)
-    second = path.with_name(f"{path.name.removesuffix('.json')}-hardware.json")
-    cards = {path: engine_card(calibration, card_name(path, calibration.system.engine.name))}
-    if (hardware := hardware_card(calibration, card_name(second, calibration.system.hardware.name))) is not None:
-        cards[second] = hardware
-    for file in cards:
-        if not force and file.exists():
-            raise InputError("exists; --force overwrites it", file=str(file))
-    for file, card in cards.items():
-        _write(file, json.dumps(card, indent=2) + "\n")
-    return list(cards)
+    card = engine_card(calibration, card_name(path, calibration.system.engine.name))
+    if not force and path.exists():
+        raise InputError("exists; --force overwrites it", file=str(path))
+    _write(path, json.dumps(card, indent=2) + "\n")
+    return path
 
 
 def _write(path: Path, text: str) -> None:

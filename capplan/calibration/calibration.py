@@ -7,22 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from capplan.calibration.constants import CONSTANTS, KERNEL_TIME_FACTOR, Constant, constants_of
+from capplan.calibration.constants import CONSTANTS, Constant, constants_of, with_constants
 from capplan.calibration.design import More, more_runs
 from capplan.calibration.fitting import Errors, Fit, fit_table, held_out, judged
 from capplan.calibration.plausibility import Split, impossible_runs, set_aside, splits_of
 from capplan.calibration.results import Reading, read_results
 from capplan.calibration.run import Run, SetAside
-from capplan.calibration.table import (
-    Piece,
-    System,
-    Table,
-    piece_of,
-    scaled_hardware,
-    systems_of,
-    table_of,
-    with_constants,
-)
+from capplan.calibration.table import Piece, System, Table, piece_of, systems_of, table_of
 from capplan.cards.engine import Engine
 from capplan.cards.engine_card import load_engine
 from capplan.cards.hardware import Hardware
@@ -101,21 +92,9 @@ class Calibration:
         return {one.constant.name: one.after for one in self.fitted}
 
     @property
-    def kernel_time_factor(self) -> float | None:
-        """Time of kernels over that of the hardware card; None where it was held."""
-        one = next(one for one in self.fitted if one.constant.name == KERNEL_TIME_FACTOR)
-        return one.after if one.held is None else None
-
-    @property
     def engine(self) -> Engine:
         """The engine with its new constants."""
         return with_constants(self.system.engine, self.constants)
-
-    @property
-    def hardware(self) -> Hardware:
-        """The GPU, with kernels of another speed where the runs tell it."""
-        factor = self.kernel_time_factor
-        return self.system.hardware if factor is None else scaled_hardware(self.system.hardware, factor)
 
 
 def calibrate(
@@ -129,11 +108,12 @@ def calibrate(
     kv_dtype: str | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> Calibration:
-    r"""Fit the constants of an engine card, and one factor on kernel times, to measured TTFT and TPOT.
+    r"""Fit the constants of an engine card to measured TTFT and TPOT.
 
     .. math:: T = T_0 + (f - 1) T_1 + n_\mathrm{layers}\,e + \mathrm{gap} + h\,b, \qquad
               \mathrm{TTFT} = t_0 + P\,(1 + g_a \sqrt{b - 1} + g_b (b - 1))
 
+    b are the requests of one data-parallel rank, f is the time of kernels in the engine over that of kernels alone.
     Constants are fitted in a fixed order as long as the runs tell them apart; the others keep the card's value. Labels
     that no GPU can reach are left out first.
 
@@ -147,7 +127,7 @@ def calibrate(
 
     Returns
     -------
-    calibration : :class:`Calibration`: constants, errors, and ``.engine`` and ``.hardware`` for every other function
+    calibration : :class:`Calibration`: constants, errors, and ``.engine`` for every other function
 
     Raises
     ------
@@ -329,7 +309,7 @@ def _beside_model(
 ) -> tuple[tuple[Split, float, float], ...]:
     """Splits with decode step and prompt over those of the fitted model."""
     decode = table.steps_without_prompts(fit.values)
-    joined = table.joined + (fit.values[KERNEL_TIME_FACTOR] - 1) * table.joined_slope
+    joined = table.joined_prompts(fit.values)
     return tuple(
         (split, split.decode_seconds / float(decode[place]), split.prompt_seconds / float(joined[place]))
         for split, place in splits

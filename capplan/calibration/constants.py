@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from capplan.cards.engine import Engine
 from capplan.quantities.units import format_seconds
@@ -17,8 +18,7 @@ class Constant:
 
     Parameters
     ----------
-    name : field of the engine card, or ``kernel_time_factor``: what streaming and arithmetic of every kernel take over
-        what the hardware card says
+    name : field of the engine card
     spread : how far it lies apart between published engines, versions and load generators; a fit that leaves it more
         uncertain than that says nothing about it
     lower : bound of the fit
@@ -46,15 +46,20 @@ CONSTANTS: tuple[Constant, ...] = (
 
 Spreads: those of the TTFT from the ranges on the engine cards (base 0 to 189 ms, square-root factor 0 to 0.49, linear
 factor 0.016 to 0.37); the kernels' from the held errors on the hardware cards (3 to 15 %); of the overhead of a layer
-what single runs of 66 published configurations ask for, laid to it alone (1.48 times their median change, see
+what single runs of 68 published configurations ask for, laid to it alone (1.48 times their median change, see
 benchmarks/one_point.py), of the gap the same over the 50 layers of a model; of the overhead of a sequence assumed from
 fits to single configurations, 11 to 51 us."""
 BY_NAME: Mapping[str, Constant] = {constant.name: constant for constant in CONSTANTS}
 NAMES = tuple(BY_NAME)
-OF_ENGINE = tuple(name for name in NAMES if name != KERNEL_TIME_FACTOR)
 OF_STEP = ("layer_overhead_seconds", "sequence_overhead_seconds", KERNEL_TIME_FACTOR, "step_gap_seconds")
 
 
 def constants_of(engine: Engine) -> dict[str, float]:
-    """The constants of a card; kernels as the hardware card has them."""
-    return {name: getattr(engine, name) if name != KERNEL_TIME_FACTOR else 1.0 for name in NAMES}
+    """The constants of a card."""
+    return {name: getattr(engine, name) for name in NAMES}
+
+
+def with_constants(engine: Engine, values: Mapping[str, float]) -> Engine:
+    """The engine with other constants."""
+    changed: dict[str, Any] = dict(values)
+    return replace(engine, **changed)

@@ -27,7 +27,7 @@ class Split:
     Parameters
     ----------
     runs : their positions, the one with the shortest output first
-    prompt_seconds : what a prompt adds, P [s]
+    prompt_seconds : what a prompt on every data-parallel rank adds, P [s]
     prompt_error : its standard error at 3 % noise of each run [s]
     decode_seconds : decode step T with all slots busy, at the context of the shortest run [s]
     """
@@ -101,17 +101,17 @@ def _outputs(group: Sequence[int], runs: Sequence[Run]) -> int:
 
 
 def _split(group: Sequence[int], runs: Sequence[Run], pieces: Sequence[Piece]) -> Split:
-    """Weighted least squares of TTFT + o TPOT = c P + o T; what the context of longer answers adds is taken off first,
+    """Weighted least squares of TTFT + o TPOT = b P + o T; what the context of longer answers adds is taken off first,
     by the model."""
     import numpy as np
 
     group = sorted(group, key=lambda index: runs[index].output_tokens)
-    first, bare = group[0], pieces[group[0]].bare
+    bare, of_rank = pieces[group[0]].bare, max(runs[group[0]].concurrency / pieces[group[0]].ranks, 1.0)
     steps = np.array([runs[index].decode_steps for index in group])
     grown = np.array([pieces[index].bare.decode_seconds - bare.decode_seconds for index in group])
     whole = np.array([runs[index].request_seconds for index in group]) - steps * grown
     weight = 1 / (_NOISE * whole)
-    unit = [conserved_seconds(runs[first].concurrency, 1.0, steps, 0.0), conserved_seconds(0.0, 0.0, steps, 1.0)]
+    unit = [conserved_seconds(of_rank, 1.0, steps, 0.0), conserved_seconds(0.0, 0.0, steps, 1.0)]
     design = np.column_stack([np.broadcast_to(part, steps.shape) * weight for part in unit])
     covariance = np.linalg.inv(design.T @ design)
     prompt, decode = covariance @ (design.T @ (whole * weight))

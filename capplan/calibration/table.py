@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-from capplan.calibration.constants import KERNEL_TIME_FACTOR, OF_ENGINE
+from capplan.calibration.constants import KERNEL_TIME_FACTOR, NAMES, with_constants
 from capplan.calibration.run import Run
 from capplan.cards.engine import Engine
 from capplan.cards.hardware import Hardware
 from capplan.cards.model import Model
 from capplan.errors import InputError
-from capplan.formulas import closed_loop as laws
-from capplan.serving.closed_loop import ClosedLoop, closed_loop
+from capplan.serving.closed_loop import ClosedLoop, Load, client_seconds, closed_loop
 from capplan.serving.layout import Layout
 from capplan.serving.memory import MemoryBudget, memory
 from capplan.serving.prepared import prepare
 
-SCALED_MARKS = ("_stream_bandwidth", "_flops")
-"""Parts of the names of kernel constants that ``kernel_time_factor`` divides: rates of memory and arithmetic, but no
-start-up and no network."""
+_TTFT = ("ttft_base_seconds", "ttft_sqrt_factor", "ttft_linear_factor")
 
 
 @dataclass(frozen=True)
@@ -68,25 +64,14 @@ def systems_of(system: System, runs: Sequence[Run]) -> list[System]:
     return found
 
 
-def scaled_kernels(hardware: Hardware, factor: float) -> dict[str, float]:
-    """Kernel constants of a GPU whose kernels stream and compute ``factor`` times as long."""
-    kernels = vars(hardware.kernels)
-    return {name: value / factor for name, value in kernels.items() if any(mark in name for mark in SCALED_MARKS)}
-
-
-def scaled_hardware(hardware: Hardware, factor: float) -> Hardware:
-    """The GPU with these kernels."""
-    return replace(hardware, kernels=replace(hardware.kernels, **scaled_kernels(hardware, factor)))
-
-
 @dataclass(frozen=True)
 class Piece:
-    """One run without engine constants; ``slow`` is the same with kernels of twice the time."""
+    """One run by an engine that adds nothing to bare kernels; in ``slow`` its kernels take twice the time."""
 
     bare: ClosedLoop
     slow: ClosedLoop
     layers: float
-    rank_sequences: float
+    ranks: float
 
 
 def piece_of(system: System, prompt: float, output: float, concurrency: float) -> Piece:
@@ -96,33 +81,21 @@ def piece_of(system: System, prompt: float, output: float, concurrency: float) -
     ------
     InputError : a layout or format the model cannot have, a kind of layer whose time is not modelled
     """
-    free, slow = _free(system.engine), _slow(system.hardware)
+    place = system.model, system.hardware, system.layout
     formats: dict[str, Any] = {"weight_dtype": system.weight_dtype, "kv_dtype": system.kv_dtype}
     slots = system.slots(prompt, output)
-    bare, slowed = (
-        closed_loop(system.model, gpu, system.layout, prompt, output, concurrency, engine=free, slots=slots, **formats)
-        for gpu in (system.hardware, slow)
+    bare, slow = (
+        closed_loop(*place, prompt, output, concurrency, engine=_free(system.engine, factor), slots=slots, **formats)
+        for factor in (1.0, 2.0)
     )
-    plan = prepare(system.model, system.hardware, system.layout, engine=free, chain=None, **formats).plan
-    rank = math.ceil(bare.running / system.layout.dp)
-    return Piece(bare, slowed, plan.layers, rank)
+    plan = prepare(*place, engine=_free(system.engine, 1.0), chain=None, **formats).plan
+    return Piece(bare, slow, plan.layers, system.layout.dp)
 
 
 @lru_cache(maxsize=64)
-def _slow(hardware: Hardware) -> Hardware:
-    return scaled_hardware(hardware, 2.0)
-
-
-@lru_cache(maxsize=64)
-def _free(engine: Engine) -> Engine:
+def _free(engine: Engine, factor: float) -> Engine:
     """The engine without any overhead; kept, since plans are cached by its identity."""
-    return with_constants(engine, dict.fromkeys(OF_ENGINE, 0.0))
-
-
-def with_constants(engine: Engine, values: Mapping[str, float]) -> Engine:
-    """The engine with other constants of step and TTFT; names that are no field of a card are left out."""
-    changed: dict[str, Any] = {name: values[name] for name in OF_ENGINE}
-    return replace(engine, **changed)
+    return with_constants(engine, {**dict.fromkeys(NAMES, 0.0), KERNEL_TIME_FACTOR: factor})
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +112,7 @@ class Table:
     in_flight: Any
     steps: Any
     layers: Any
-    sequences: Any
+    ranks: Any
     tpot: Any
     ttft: Any
     closed: Any
@@ -160,9 +133,16 @@ class Table:
 
     def steps_without_prompts(self, constants: Mapping[str, float]) -> Any:
         """Seconds of a decode step with all running sequences and no prompt."""
+        import numpy as np
+
         fixed = self.layers * constants["layer_overhead_seconds"] + constants["step_gap_seconds"]
         slower = (constants[KERNEL_TIME_FACTOR] - 1) * self.decode_slope
-        return self.decode + slower + fixed + constants["sequence_overhead_seconds"] * self.sequences
+        sequences = np.ceil(self.running / self.ranks)
+        return self.decode + slower + fixed + constants["sequence_overhead_seconds"] * sequences
+
+    def joined_prompts(self, constants: Mapping[str, float]) -> Any:
+        """Seconds a prompt on every data-parallel rank adds to such a step."""
+        return self.joined + (constants[KERNEL_TIME_FACTOR] - 1) * self.joined_slope
 
     def predicted(self, constants: Mapping[str, float]) -> tuple[Any, Any]:
         r"""TPOT and TTFT with these constants.
@@ -170,8 +150,8 @@ class Table:
         .. math:: T = T_0 + (f - 1) T_1 + n_\mathrm{layers}\,e + \mathrm{gap} + h\,b
 
         T_0 is the step of an engine without overhead, the floors of small kernels that an overhead replaces taken off.
-        Times are linear in the factor f of streaming and arithmetic, within 0.05 % from 0.7 to 1.4, so that two
-        evaluations of the model are enough.
+        Times are linear in the factor f of products, attention and experts, so that two evaluations of the model are
+        enough.
 
         Parameters
         ----------
@@ -181,17 +161,13 @@ class Table:
         -------
         tpot_seconds, ttft_seconds : means [s]
         """
-        slower = constants[KERNEL_TIME_FACTOR] - 1
         fixed = self.layers * constants["layer_overhead_seconds"] + constants["step_gap_seconds"]
-        each = constants["sequence_overhead_seconds"]
-        wait = laws.prompt_wait(self.running, constants["ttft_sqrt_factor"], constants["ttft_linear_factor"])
-        alone = self.alone + slower * self.alone_slope + fixed + each
-        ttft = laws.closed_loop_ttft_seconds(alone, wait, constants["ttft_base_seconds"])
-        decode = self.steps_without_prompts(constants)
-        joined = self.joined + slower * self.joined_slope
-        tpot = laws.closed_loop_tpot_seconds(decode, joined, self.running, wait, self.steps)
-        in_slot = ttft + self.steps * tpot
-        return tpot, ttft + laws.slot_wait_seconds(self.in_flight, self.running, in_slot)
+        slower = (constants[KERNEL_TIME_FACTOR] - 1) * self.alone_slope
+        alone = self.alone + slower + fixed + constants["sequence_overhead_seconds"]
+        decode, joined = self.steps_without_prompts(constants), self.joined_prompts(constants)
+        load = Load(self.in_flight, self.running, self.ranks, self.steps)
+        ttft, tpot, slot_wait = client_seconds(alone, decode, joined, load, **{name: constants[name] for name in _TTFT})
+        return tpot, ttft + slot_wait
 
 
 def table_of(pieces: Sequence[Piece], runs: Sequence[Run]) -> Table:
@@ -213,7 +189,7 @@ def table_of(pieces: Sequence[Piece], runs: Sequence[Run]) -> Table:
         in_flight=column(run.concurrency for run in runs),
         steps=column(run.decode_steps for run in runs),
         layers=column(p.layers for p in pieces),
-        sequences=column(p.rank_sequences for p in pieces),
+        ranks=column(p.ranks for p in pieces),
         tpot=column(run.tpot_seconds for run in runs),
         ttft=column(run.ttft_seconds for run in runs),
         closed=np.array([run.closed for run in runs], bool),

@@ -23,6 +23,7 @@ SCHEMA = "capplan.engine/1"
 _PURE: Mapping[str, float] = {"1": 1.0}
 _COUNTS = ("block_tokens", "mxfp4_hidden_multiple", "mxfp4_inner_multiple")
 _OPTIONAL = ("memory_fraction",)
+_ABOVE_ZERO = ("kernel_time_factor", "context_attention_factor", "fp8_kv_share")
 _NUMBERS = (
     "memory_fraction",
     "block_tokens",
@@ -196,7 +197,7 @@ def _constants(numbers: Mapping[str, Any]) -> dict[str, Any]:
 def _constant(name: str, number: Mapping[str, Any], place: str = "numbers") -> float:
     if name in _COUNTS:
         return whole(number, f"{place}.{name}")
-    return in_base_units(number, _units_of(name), f"{place}.{name}", least=0.0)
+    return in_base_units(number, _units_of(name), f"{place}.{name}", least=None if name in _ABOVE_ZERO else 0.0)
 
 
 def _check_ranges(card: Mapping[str, Any]) -> None:

@@ -79,17 +79,17 @@ def _refuse_with_design(
             raise InputError("has no use with --design", key=key)
 
 
-def _written(found: Calibration, output: str | None, *, force: bool) -> list[str]:
+def _written(found: Calibration, output: str | None, *, force: bool) -> str | None:
     if output is None:
         if force:
             raise InputError("has a meaning only with --output", key="--force")
-        return []
-    from capplan.calibration.calibrated_card import write_cards
+        return None
+    from capplan.calibration.calibrated_card import write_card
 
-    return [str(path) for path in write_cards(found, output, force=force)]
+    return str(write_card(found, output, force=force))
 
 
-def _show(found: Calibration, written: list[str], *, json_flag: bool, shape: Format) -> None:
+def _show(found: Calibration, written: str | None, *, json_flag: bool, shape: Format) -> None:
     rows = [
         [one.constant.name, one.constant.shown(one.before), one.constant.shown(one.after), _how(one)]
         for one in found.fitted
@@ -100,8 +100,8 @@ def _show(found: Calibration, written: list[str], *, json_flag: bool, shape: For
         typer.echo("")
         emit_rows(_error_rows(found), ["errors (median / p90, bias)", "TPOT", "TTFT"], shape)
     _tell(found)
-    for file in written:
-        note(f"written: {file}")
+    if written is not None:
+        note(f"written: {written}")
 
 
 def _how(one: Any) -> str:
@@ -150,7 +150,7 @@ def _median(values: list[float]) -> float:
     return (ordered[middle] + ordered[~middle]) / 2
 
 
-def _data(found: Calibration, written: list[str]) -> dict[str, Any]:
+def _data(found: Calibration, written: str | None) -> dict[str, Any]:
     judgement = found.judgement
     errors = {"before": judgement.before, "after": judgement.after, "held_out": judgement.held_out}
     return {

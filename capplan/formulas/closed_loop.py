@@ -16,7 +16,7 @@ def prompt_wait(running: Value, sqrt_factor: Value, linear_factor: Value) -> Val
 
     Parameters
     ----------
-    running : requests b in flight that hold a slot, 1 or more [1]
+    running : requests b of one data-parallel rank that hold a slot, 1 or more [1]
     sqrt_factor, linear_factor : g_a, g_b [1]
 
     Returns
@@ -68,9 +68,9 @@ def closed_loop_tpot_seconds(
 
     Parameters
     ----------
-    decode_seconds : T, a step with b sequences and no prompt [s]
-    joined_seconds : Delta P, what one prompt adds to such a step [s]
-    running : b [1]
+    decode_seconds : T, a step with b sequences on each rank and no prompt [s]
+    joined_seconds : Delta P, what one prompt on each rank adds to such a step [s]
+    running : b, of one data-parallel rank [1]
     wait : g of :func:`prompt_wait` [1]
     decode_steps : o, output tokens less one [1]
 
@@ -85,7 +85,7 @@ def closed_loop_tpot_seconds(
 
     References
     ----------
-    With P for Delta P and a cost that overlaps nothing it is the conservation law TTFT + o TPOT = c P + o T, which
+    With P for Delta P and a cost that overlaps nothing it is the conservation law TTFT + o TPOT = b P + o T, which
     664 public runs of fixed length obey within 0.2 % median and 1.3 % p90.
     """
     return decode_seconds + _ops.maximum(running - 1 - wait, 0.0) * joined_seconds / decode_steps
@@ -120,20 +120,20 @@ def slot_wait_seconds(concurrency: Value, slots: Value, request_seconds: Value) 
     return _ops.maximum(concurrency / slots - 1, 0.0) * request_seconds
 
 
-def conserved_seconds(concurrency: Value, prompt_seconds: Value, decode_steps: Value, decode_seconds: Value) -> Value:
-    r"""Time of a request while every slot is busy: c prompts are read and o steps made between its start and its end.
+def conserved_seconds(running: Value, prompt_seconds: Value, decode_steps: Value, decode_seconds: Value) -> Value:
+    r"""Time of a request while every slot is busy: b prompts are read and o steps made between its start and its end.
 
-    .. math:: \mathrm{TTFT} + o\,\mathrm{TPOT} = c\,P + o\,T
+    .. math:: \mathrm{TTFT} + o\,\mathrm{TPOT} = b\,P + o\,T
 
-    Whatever the scheduler does, a request of a closed loop sees one prompt of each slot, its own included. Two output
-    lengths o at the same prompt and concurrency therefore split P and T without a model of either.
+    Whatever the scheduler does, a request of a closed loop sees one prompt of each slot of its rank, its own included.
+    Two output lengths o at the same prompt and concurrency therefore split P and T without a model of either.
 
     Parameters
     ----------
-    concurrency : requests in flight c, all in a slot [1]
-    prompt_seconds : P, what one prompt adds to the engine's work [s]
+    running : requests b of one data-parallel rank, all in a slot [1]
+    prompt_seconds : P, what one prompt on each rank adds to the engine's work [s]
     decode_steps : o, output tokens less one [1]
-    decode_seconds : T, a step with c sequences and no prompt [s]
+    decode_seconds : T, a step with b sequences on each rank and no prompt [s]
 
     Returns
     -------
@@ -148,7 +148,7 @@ def conserved_seconds(concurrency: Value, prompt_seconds: Value, decode_steps: V
     ----------
     664 public runs of fixed length obey it within 0.2 % median and 1.3 % p90.
     """
-    return concurrency * prompt_seconds + decode_steps * decode_seconds
+    return running * prompt_seconds + decode_steps * decode_seconds
 
 
 def requests_in_flight(request_rate: Value, request_seconds: Value) -> Value:

@@ -8,8 +8,10 @@ from capplan.cards.engine import Engine
 from capplan.cards.hardware import Hardware
 from capplan.cards.model import Model
 from capplan.errors import InputError
+from capplan.formulas import _ops
 from capplan.formulas import closed_loop as formulas
-from capplan.serving.evaluation import Batch, decode_work, evaluate_step
+from capplan.formulas._ops import Value
+from capplan.serving.evaluation import Batch, evaluate_step
 from capplan.serving.layout import Layout
 from capplan.serving.mixed import mixed_seconds
 from capplan.serving.prefill import prefill
@@ -41,6 +43,64 @@ class ClosedLoop:
     tpot_seconds: float
     slot_wait_seconds: float
     tokens_per_second: float
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """Requests of a closed loop; numbers, or arrays with an element for each benchmark.
+
+    Parameters
+    ----------
+    in_flight : in the whole instance [1]
+    running : those that hold a slot [1]
+    ranks : data-parallel ranks they are spread over [1]
+    decode_steps : of each, output tokens less one [1]
+    """
+
+    in_flight: Value
+    running: Value
+    ranks: Value
+    decode_steps: Value
+
+    @property
+    def of_rank(self) -> Value:
+        """Requests of one rank, at least one [1]."""
+        return _ops.maximum(self.running / self.ranks, 1.0)
+
+
+def client_seconds(
+    alone: Value,
+    decode: Value,
+    joined: Value,
+    load: Load,
+    *,
+    ttft_base_seconds: Value,
+    ttft_sqrt_factor: Value,
+    ttft_linear_factor: Value,
+) -> tuple[Value, Value, Value]:
+    """What a client measures, from the times of the instance.
+
+    Parameters
+    ----------
+    alone, decode, joined : a prompt in a step of its own, a decode step, what a prompt adds to it [s]
+    load : requests
+    ttft_base_seconds, ttft_sqrt_factor, ttft_linear_factor : of the engine [s, 1, 1]
+
+    Returns
+    -------
+    ttft, tpot, slot_wait : means over requests, the TTFT from the moment a request has a slot [s]
+
+    Examples
+    --------
+    >>> client_seconds(0.2, 0.02, 0.1, Load(20, 10, 2, 100), ttft_base_seconds=0.1, ttft_sqrt_factor=0.5,
+    ...                ttft_linear_factor=0.25)
+    (0.7000000000000001, 0.022, 2.9)
+    """
+    wait = formulas.prompt_wait(load.of_rank, ttft_sqrt_factor, ttft_linear_factor)
+    ttft = formulas.closed_loop_ttft_seconds(alone, wait, ttft_base_seconds)
+    tpot = formulas.closed_loop_tpot_seconds(decode, joined, load.of_rank, wait, load.decode_steps)
+    in_slot = ttft + load.decode_steps * tpot
+    return ttft, tpot, formulas.slot_wait_seconds(load.in_flight, load.running, in_slot)
 
 
 def closed_loop(
@@ -104,7 +164,7 @@ def closed_loop(
                     skew=skew)  # fmt: skip
     decode, joined = _steps(prepared, running, tokens, made, skew)
     times = (float(alone.seconds), decode, joined)
-    return _answer(prepared.engine, times, running, in_flight, made, layout.dp)
+    return _answer(prepared.engine, times, Load(in_flight, running, float(layout.dp), made - 1))
 
 
 def _steps(prepared: Prepared, running: float, prompt: float, output: float, skew: float) -> tuple[float, float]:
@@ -114,27 +174,25 @@ def _steps(prepared: Prepared, running: float, prompt: float, output: float, ske
     batch = Batch(rank, running, prompt + output / 2, 0, None, skew, False)
     decode = float(evaluate_step(prepared, batch, None).seconds)
     joining = Work(1.0, prompt, 0.0, prompt * min(ranks, running), 1.0, skew, prefill=True)
-    both = float(mixed_seconds(prepared.plan, decode_work(prepared.plan, batch), joining))
+    both = float(mixed_seconds(prepared.plan, batch, joining))
     return decode, max(both - decode, 0.0)
 
 
-def _answer(
-    engine: Engine, times: tuple[float, float, float], running: float, in_flight: float, output: float, ranks: int
-) -> ClosedLoop:
+def _answer(engine: Engine, times: tuple[float, float, float], load: Load) -> ClosedLoop:
     alone, decode, joined = times
-    of_rank = max(running / ranks, 1.0)
-    wait = formulas.prompt_wait(of_rank, engine.ttft_sqrt_factor, engine.ttft_linear_factor)
-    ttft = formulas.closed_loop_ttft_seconds(alone, wait, engine.ttft_base_seconds)
-    tpot = formulas.closed_loop_tpot_seconds(decode, joined, of_rank, wait, output - 1)
-    in_slot = ttft + (output - 1) * tpot
-    slot_wait = formulas.slot_wait_seconds(in_flight, running, in_slot)
+    ttft, tpot, slot_wait = client_seconds(
+        *(alone, decode, joined, load),
+        ttft_base_seconds=engine.ttft_base_seconds,
+        ttft_sqrt_factor=engine.ttft_sqrt_factor,
+        ttft_linear_factor=engine.ttft_linear_factor,
+    )
     return ClosedLoop(
-        running=running,
+        running=load.running,
         decode_seconds=decode,
         prompt_seconds=alone,
         joined_seconds=joined,
         ttft_seconds=ttft + slot_wait,
         tpot_seconds=tpot,
         slot_wait_seconds=slot_wait,
-        tokens_per_second=running * output / in_slot,
+        tokens_per_second=load.running * (load.decode_steps + 1) / (ttft + load.decode_steps * tpot),
     )

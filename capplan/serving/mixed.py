@@ -5,18 +5,20 @@ from __future__ import annotations
 from capplan.formulas._ops import Value
 from capplan.formulas.gemm import gemms_seconds
 from capplan.serving import passes
-from capplan.serving.evaluation import add_engine_gap, total_seconds
+from capplan.serving.evaluation import Batch, add_engine_gap, decode_work, total_seconds
 from capplan.serving.passes import Derive, Parts, evaluate
 from capplan.serving.step_plan import StepPlan
 from capplan.serving.work import Work
 
 
-def mixed_parts(plan: StepPlan, decode: Work, prompts: Work, derive: Derive = evaluate) -> Parts:
+def mixed_parts(plan: StepPlan, batch: Batch, prompts: Work, derive: Derive = evaluate) -> Parts:
     """Seconds by part of one pass over decode and prompt tokens together.
 
     Attention runs over both in kernels of its own; everything else sees one batch of rows, so the weights are read
-    once. Experts are exchanged as in a decode step.
+    once. Experts are exchanged as in a decode step. The engine adds what it adds to the decode step, which goes on
+    over all micro-batches.
     """
+    decode = decode_work(plan, batch)
     both = Work(
         decode.rows + prompts.rows,
         1.0,
@@ -37,13 +39,13 @@ def mixed_parts(plan: StepPlan, decode: Work, prompts: Work, derive: Derive = ev
     exchange: Parts = {}
     passes.add_exchanges(plan, both, derive, compute, exchange)
     parts = {**compute, **exchange}
-    add_engine_gap(plan, decode.sequences, derive, parts)
+    add_engine_gap(plan, batch.rank_sequences, derive, parts)
     return parts
 
 
-def mixed_seconds(plan: StepPlan, decode: Work, prompts: Work) -> Value:
+def mixed_seconds(plan: StepPlan, batch: Batch, prompts: Work) -> Value:
     """The whole of such a step [s]."""
-    return total_seconds(**mixed_parts(plan, decode, prompts))
+    return total_seconds(**mixed_parts(plan, batch, prompts))
 
 
 def _linear(plan: StepPlan, decode: Work, prompts: Work, both: Work) -> Value:

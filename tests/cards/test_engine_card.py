@@ -112,6 +112,7 @@ def test_a_card_file_takes_a_version_too(tmp_path):
         (lambda card: card["numbers"]["other_bytes"].update(unit="s"), "numbers.other_bytes.unit"),
         (lambda card: card["numbers"]["block_tokens"].update(value=1.5), "must be a whole number"),
         (lambda card: card["numbers"].update(memory_fraction=fraction(1.5)), "at most 1"),
+        (lambda card: card["numbers"]["kernel_time_factor"].update(value=0), "must be above zero"),
         (lambda card: card.update(memory_formula="magic"), "memory_formula"),
         (lambda card: card.update(versions=[]), "versions"),
     ],

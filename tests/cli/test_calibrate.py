@@ -1,4 +1,4 @@
-"""``capplan calibrate``: exit codes, what is printed where, the cards it writes, the runs it asks for."""
+"""``capplan calibrate``: exit codes, what is printed where, the card it writes, the runs it asks for."""
 
 import csv
 import io
@@ -57,17 +57,16 @@ def test_the_card_is_written_once_and_used(run, tmp_path, capsys):
     code, _, err = run(RESULTS, *SYSTEM, "--output", card)
     assert code == 0
     assert f"written: {card}" in err
-    hardware = tmp_path / "mine-hardware.json"
-    assert hardware.exists()
+    assert list(tmp_path.iterdir()) == [card]
     code, _, err = run(RESULTS, *SYSTEM, "--output", card)
     assert (code, "exists; --force overwrites it" in err) == (2, True)
     assert run(RESULTS, *SYSTEM, "--output", card, "--force")[0] == 0
     step = ["step", "qwen3-32b", "--tp", "4", "--batch", "64", "--context", "1k", "--json"]
     seconds = []
-    for cards in (("h100", "vllm"), (str(hardware), str(card))):
-        assert main([*step, "--gpu", cards[0], "--engine", cards[1]]) == 0
+    for engine in ("vllm", str(card)):
+        assert main([*step, "--gpu", "h100", "--engine", engine]) == 0
         seconds.append(json.loads(capsys.readouterr().out)["seconds"])
-    assert seconds[1] > 1.05 * seconds[0]  # 14 % longer
+    assert seconds[1] > 1.05 * seconds[0]  # 19 % longer
 
 
 def test_the_design_prints_commands(run):
