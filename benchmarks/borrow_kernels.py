@@ -129,6 +129,8 @@ def scaled_flops(constant: str, card: dict[str, Any], donor: Hardware) -> tuple[
     """An arithmetic rate: its share of the peak; bf16 where the GPU lacks the arithmetic."""
     if constant == "gemm_flops_fp8_block":
         return scaled_flops_in_blocks(card, donor)
+    if constant == "indexer_flops":
+        return scaled_indexer_flops(card, donor)
     kind = constant.rsplit("_", 1)[-1]
     arithmetic = kind if kind in ("bf16", "fp8", "fp4") else "bf16"
     stem = constant.removesuffix(f"_{kind}") if kind == arithmetic else constant
@@ -148,6 +150,13 @@ def scaled_flops_in_blocks(card: dict[str, Any], donor: Hardware) -> tuple[float
         return value, "the bf16 rate, for want of fp8 arithmetic"
     share = donor.kernels.gemm_flops_fp8_block / donor.peak_flops["fp8"]
     return share * base_value(card, "peak_flops", "fp8"), "its share of the dense fp8 peak"
+
+
+def scaled_indexer_flops(card: dict[str, Any], donor: Hardware) -> tuple[float, str]:
+    """The rate of the scores of an indexer, which are fp8: their share of its peak, of the bf16 peak for want of it."""
+    kind = "fp8" if "fp8" in card["peak_flops"] else "bf16"
+    share = donor.kernels.indexer_flops / donor.peak_flops["fp8" if "fp8" in donor.peak_flops else "bf16"]
+    return share * base_value(card, "peak_flops", kind), f"its share of the dense {kind} peak"
 
 
 def base_value(card: dict[str, Any], *place: str) -> float:

@@ -24,7 +24,8 @@ Changed after a first score, by what an earlier study of the same rows and the t
 * the start-up of the all-reduce is that of the hardware card, and the three constants of a step are one set for all
   engines: constants of each engine predict new families worse and new configurations hardly better;
 * models that TensorRT-LLM quantised itself find one scale of all activations in every step (``fp8_dynamic``);
-* the loss is Cauchy's, which was best on folds of the train half.
+* the loss is Cauchy's, which was best on folds of the train half;
+* labels of experts that dense models carry no longer tell configurations apart: two of Hopper were on both sides.
 """
 
 from __future__ import annotations
@@ -166,8 +167,9 @@ class Row:
 
     @property
     def configuration(self) -> tuple[object, ...]:
-        """What is never on both sides of a split."""
-        return (*self.stratum, self.gemm, self.moe, self.tp, self.dp, self.moe_tp, self.moe_ep)
+        """What is never on both sides of a split; what a label says of the experts of a dense model is none of it."""
+        experts = (self.moe, self.moe_tp, self.moe_ep) if self.card.is_mixture else ()
+        return (*self.stratum, self.gemm, self.tp, self.dp, *experts)
 
 
 def read_rows() -> list[Row]:
@@ -254,8 +256,7 @@ def noise_floor(rows: Iterable[Row]) -> list[float]:
     """Ratio of larger to smaller TPOT where two kept rows have the same labels: no prediction can be nearer."""
     same: dict[tuple[object, ...], list[float]] = defaultdict(list)
     for row in rows:
-        labels = (row.model, row.engine, row.gpu, row.gemm, row.moe, row.tp, row.dp, row.moe_tp, row.moe_ep)
-        same[(*labels, row.isl, row.osl, row.concurrency)].append(row.tpot_ms)
+        same[(*row.configuration, row.isl, row.osl, row.concurrency)].append(row.tpot_ms)
     return [max(values) / min(values) for values in same.values() if len(values) > 1]
 
 

@@ -27,7 +27,7 @@ Line = fidelity_kernels.Line
 REASONS = {
     "prefill attention, Hopper": "one law and one factor an engine for three libraries; each alone fits within 6 / 17",
     "experts, TensorRT-LLM gated, Hopper": "per-tensor fp8 shares the rate of block fp8, which models are served in",
-    "Hopper TPOT, new model family": "half of the rows beyond 28 %: Qwen3 on SGLang 0.5.1, 8B on TensorRT-LLM 1.0",
+    "Hopper TPOT, new model family": "of 153 rows beyond 28 %, 48 are Qwen3-32B on SGLang 0.5.1, 22 Qwen3-235B on vLLM",
 }
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 EngineName = Literal["vllm", "sglang", "tensorrt-llm"]
 
-_N = r"-?[\d,]{0,30}\.?\d{1,30}"
+_N = r"-?(?:\d{1,3}(?:,\d{3}){1,9}(?:\.\d{1,30})?|\d{0,30}\.?\d{1,30})"
 """A number, with thousands separators or without."""
 _GIB, _MIB = 2.0**30, 2.0**20
 

@@ -46,6 +46,10 @@ class Kernels:
     """The same for latents expanded to heads."""
     moe_floor_seconds: float
     moe_stream_bandwidth: float
+    moe_row_passes: float
+    """How many times over the bytes of a token-expert pair are moved around its products."""
+    moe_quantise_passes: float
+    """The same, beyond it, where activations are quantised a group at a time in front of each product."""
     moe_flops_bf16: float
     moe_flops_fp8: float
     moe_flops_fp4: float
@@ -67,10 +71,6 @@ class Kernels:
     context_attention_token_seconds: float = 0.0
     """Time of one key of 128 elements, and its value, for the last tile of queries, on one multiprocessor."""
     moe_narrow_outputs: float = 0.0
-    moe_row_passes: float = 0.0
-    """How many times over the bytes of a token-expert pair are moved around its products."""
-    moe_quantise_passes: float = 0.0
-    """The same, beyond it, where activations are quantised a group at a time in front of each product."""
     moe_padding_rows: float = 0.0
     moe_padding_rows_bf16: float = 0.0
     """The same where experts are multiplied in bf16, whose tiles are smaller."""

@@ -136,33 +136,36 @@ def layered_parts(plan: StepPlan, work: Work, overlap: bool, derive: Derive) -> 
     if not overlap or (plan.layout.tp == 1 and plan.layout.dp == 1):
         compute, exchange = pass_parts(plan, work, derive)
         return {**compute, **exchange}
-    compute, exchange = pass_parts(plan, halved(work), derive)
-    parts = {name: 2 * seconds for name, seconds in compute.items()}
-    hidden_by = sum(seconds for name, seconds in parts.items() if name not in _UNHIDDEN)
+    ways, micro_batch = split(work)
+    compute, exchange = pass_parts(plan, micro_batch, derive)
+    parts = {name: ways * seconds for name, seconds in compute.items()}
+    hidden_by = (ways - 1) * sum(seconds for name, seconds in parts.items() if name not in _UNHIDDEN)
     parts["exposed_communication_seconds"] = derive(
         "exposed_communication_seconds",
         exposed_communication_seconds,
-        communication_seconds=2 * sum(exchange.values()),
+        communication_seconds=ways * sum(exchange.values()),
         compute_seconds=hidden_by,
         compute_share=plan.kernels.exchange_compute_share if work.prefill and plan.layout.dp > 1 else 0.0,
     )
     return parts
 
 
-def halved(work: Work) -> Work:
-    """One of two micro-batches; a decode step with one sequence a rank leaves half of the ranks idle in each."""
-    if work.prefill:
-        sequences, every = work.sequences / 2, work.all_tokens / 2
-    else:
-        sequences, every = _share(work.sequences, 2), _share(work.all_tokens / work.new_tokens, 2) * work.new_tokens
-    head_rows = work.head_rows * (sequences / work.sequences)
-    return replace(work, sequences=sequences, all_tokens=every, head_rows=head_rows)
+def split(work: Work) -> tuple[Value, Work]:
+    """How many micro-batches, and one of them: two halves, but a decode step with one sequence a rank stays whole."""
+    ways = 2.0 if work.prefill else _ops.where(work.sequences < 2, 1.0, 2.0)
+    return ways, replace(
+        work,
+        sequences=work.sequences / ways,
+        all_tokens=work.all_tokens / ways,
+        head_rows=work.head_rows / ways,
+    )
 
 
 def _draft_seconds(plan: StepPlan, batch: Batch) -> Value:
     """Passes that draw the drafts, one token a sequence each [s]."""
     work = decode_work(plan, replace(batch, drafts=0))
-    return batch.drafts * total_seconds(**layered_parts(plan, work, batch.overlap, evaluate))
+    layers = total_seconds(**layered_parts(plan, work, batch.overlap, evaluate))
+    return batch.drafts * (layers + plan.engine_gap_seconds)
 
 
 def _sliced(prepared: Prepared, batch: Batch) -> Parts:
@@ -206,7 +209,8 @@ def account(
     links: dict[str, Value] = {}
     for plan, work, times in passes:
         if overlap and (plan.layout.tp > 1 or plan.layout.dp > 1):
-            work, times = halved(work), 2 * times
+            ways, work = split(work)
+            times = ways * times
         exchange = sum(pass_parts(plan, work, evaluate)[1].values())
         for totals, found in (
             (shares, {**time_shares(plan, work), "network": exchange}),

@@ -26,8 +26,14 @@ from capplan.serving.weights import expert_shards
 
 _Term = TypeVar("_Term")
 
-ELEMENTWISE_KERNELS = 5
-"""Small kernels of a layer: two norms with their residuals, rotary embedding, cache write, activation."""
+MIXER_KERNELS = 3
+"""Small kernels around attention or a recurrence: a norm with its residual, rotary embedding, cache write."""
+
+FEED_FORWARD_KERNELS = 2
+"""Small kernels around a feed-forward: a norm with its residual, activation."""
+
+ELEMENTWISE_KERNELS = MIXER_KERNELS + FEED_FORWARD_KERNELS
+"""Small kernels of a layer with both."""
 
 SAMPLING_KERNELS = 4
 """Last norm, temperature, softmax, draw."""
@@ -57,9 +63,8 @@ def build_plan(
     groups = tuple(group for group in groups if not _skipped(group))
     if layout.ep is not None and layout.ep > 1 and not model.is_mixture:
         raise InputError(f"{model.name} has no experts; leave ep out", key="layout.ep")
-    total = sum(group.count for group in groups)
-    stretch = busiest_stage_share(total, layout.pp) * layout.pp
-    return _Builder(model, hardware, layout, kv_dtype or model.kv_dtype, engine, stretch).plan(groups, total * stretch)
+    stretch = busiest_stage_share(sum(group.count for group in groups), layout.pp) * layout.pp
+    return _Builder(model, hardware, layout, kv_dtype or model.kv_dtype, engine, stretch).plan(groups)
 
 
 def _skipped(group: LayerGroup) -> bool:
@@ -90,8 +95,9 @@ class _Builder:
         self.attentions: dict[AttentionLayers, float] = {}
         self.mixtures: dict[ExpertLayers, float] = {}
         self.weight_bytes = self.row_bytes = self.small_row_bytes = self.small_kernels = self.all_reduces = 0.0
+        self.layers = 0.0
 
-    def plan(self, groups: tuple[LayerGroup, ...], layers: float) -> StepPlan:
+    def plan(self, groups: tuple[LayerGroup, ...]) -> StepPlan:
         """The finished plan."""
         for group in groups:
             self._add_group(group, group.count * self.stretch)
@@ -100,7 +106,7 @@ class _Builder:
             layout=layout,
             hardware=hardware,
             hidden_size=self.model.hidden_size,
-            layers=layers,
+            layers=self.layers,
             all_reduces=self.all_reduces,
             logits_bytes_per_row=float(ACTIVATION_BYTES * self.model.vocab_size),
             traffic=self._traffic(),
@@ -108,7 +114,7 @@ class _Builder:
             expert_group=group_of(layout.tp * layout.dp, hardware),
             stages_share_a_node=layout.gpus <= hardware.scale_up.gpus,
             **self._kernels(),
-            **self._floors(layers),
+            **self._floors(),
         )
 
     def _kernels(self) -> dict[str, Any]:
@@ -129,9 +135,9 @@ class _Builder:
             "sampling": sampling,
         }
 
-    def _floors(self, layers: float) -> dict[str, Any]:
+    def _floors(self) -> dict[str, Any]:
         """Start-up of collectives and gaps, those of the engine if there is one."""
-        gap, sequence_gap = self._engine_gaps(layers)
+        gap, sequence_gap = self._engine_gaps()
         return {
             "all_reduce_floor_seconds": self.kernels.all_reduce_floor_seconds,
             "all_reduce_floor_per_gpu_seconds": self.kernels.all_reduce_floor_per_gpu_seconds,
@@ -140,8 +146,11 @@ class _Builder:
         }
 
     def _add_group(self, group: LayerGroup, count: float) -> None:
-        kernels = float(ELEMENTWISE_KERNELS)
-        self.small_row_bytes += count * 8 * ACTIVATION_BYTES * self.model.hidden_size
+        mixes = group.attention is not None or group.recurrence is not None
+        kernels = float(MIXER_KERNELS * mixes + FEED_FORWARD_KERNELS * (group.feed_forward is not None))
+        self.layers += count * kernels / ELEMENTWISE_KERNELS
+        norms = mixes + (group.feed_forward is not None)
+        self.small_row_bytes += count * norms * 4 * ACTIVATION_BYTES * self.model.hidden_size
         for matmul in group.matmuls:
             kernels += self._add_gemm(matmul, count)
         if group.attention is not None:
@@ -352,13 +361,13 @@ class _Builder:
         streamed = 8 * self.model.vocab_size / kernels.gemm_stream_bandwidth
         return term, (1, SAMPLING_KERNELS * kernels.elementwise_floor_seconds, 0.0, streamed, 0.0)
 
-    def _engine_gaps(self, layers: float) -> tuple[float, float]:
+    def _engine_gaps(self) -> tuple[float, float]:
         """Seconds a step and a sequence. An engine's overhead of a layer replaces the floors of its small kernels."""
         if self.engine is None:
             return 0.0, 0.0
         own = ELEMENTWISE_KERNELS * self.kernels.elementwise_floor_seconds
         beyond = self.engine.layer_overhead_seconds - own
-        return self.engine.step_gap_seconds + layers * beyond, self.engine.sequence_overhead_seconds
+        return self.engine.step_gap_seconds + self.layers * beyond, self.engine.sequence_overhead_seconds
 
     def _traffic(self) -> Traffic:
         head, vocabulary = self.model.lm_head, self.model.vocab_size

@@ -10,6 +10,7 @@ from capplan.formulas._ops import Value
 from capplan.formulas.attention_time import causal_pairs
 from capplan.formulas.gemm import ACTIVATION_BYTES, GemmTerm
 from capplan.formulas.kv_cache import held_tokens
+from capplan.formulas.roofline import kernel_seconds
 from capplan.serving.recurrent_plan import recurrent_bytes, recurrent_kernels
 from capplan.serving.sparse_plan import score_bytes, sparse_kernels, sparse_read_bytes
 from capplan.serving.step_plan import AttentionLayers, ExpertLayers, StepPlan
@@ -150,7 +151,7 @@ def time_shares(plan: StepPlan, work: Work) -> dict[str, Value]:
     zero = 0.0 * work.rows
     shares = {"hbm": zero, "compute": zero, "latency": zero}
     for count, floor, stream, compute in _kernels(plan, work):
-        bound = count * _ops.maximum(stream, compute)
+        bound = count * kernel_seconds(0.0, stream, compute)
         streams = stream >= compute
         shares["latency"] = shares["latency"] + count * floor
         shares["hbm"] = shares["hbm"] + _ops.where(streams, bound, 0.0 * bound)
@@ -178,17 +179,27 @@ def _gemm(term: GemmTerm, rows: Value) -> Kernel:
 
 
 def _attention(layer: AttentionLayers, work: Work) -> Iterator[Kernel]:
+    """The kernel as if it used the whole GPU; what one multiprocessor makes it take longer is latency."""
     if work.prefill:
-        pairs = causal_pairs(work.new_tokens, work.cached_tokens, layer.window)
-        compute = work.sequences * pairs * layer.context_flops_per_pair / layer.context_flops_per_second
-        keys = work.new_tokens + work.cached_tokens
-        moved = keys * layer.context_kv_bytes_per_token + work.new_tokens * layer.context_query_bytes_per_token
-        yield layer.count, layer.context_floor_seconds, 0.0 * compute, compute
-        yield layer.count, 0.0, work.sequences * moved / layer.context_stream_bandwidth, 0.0 * compute
+        yield from _context_attention(layer, work)
         return
-    tokens = work.sequences * (held_tokens(work.cached_tokens, layer.window) / layer.context_parallel)
+    held = held_tokens(work.cached_tokens, layer.window) / layer.context_parallel
+    tokens = work.sequences * (held + layer.ramp_tokens)
+    stream = tokens * layer.kv_bytes_per_token / layer.stream_bandwidth
     compute = tokens * (work.new_tokens * layer.flops_per_pair / layer.flops_per_second)
-    yield layer.count, layer.floor_seconds, tokens * layer.kv_bytes_per_token / layer.stream_bandwidth, compute
+    walked = kernel_seconds(0.0, stream, _ops.maximum(compute, held * layer.token_seconds))
+    yield layer.count, layer.floor_seconds + walked - kernel_seconds(0.0, stream, compute), stream, compute
+
+
+def _context_attention(layer: AttentionLayers, work: Work) -> Iterator[Kernel]:
+    pairs = causal_pairs(work.new_tokens, work.cached_tokens, layer.window)
+    compute = work.sequences * pairs * layer.context_flops_per_pair / layer.context_flops_per_second
+    keys = work.new_tokens + work.cached_tokens
+    moved = keys * layer.context_kv_bytes_per_token + work.new_tokens * layer.context_query_bytes_per_token
+    walk = layer.context_token_seconds * held_tokens(keys, layer.window)
+    walked = kernel_seconds(layer.context_floor_seconds, compute, walk) - compute
+    yield layer.count, walked, 0.0 * compute, compute
+    yield layer.count, 0.0, work.sequences * moved / layer.context_stream_bandwidth, 0.0 * compute
 
 
 def _experts(layers: ExpertLayers, rows: Value, distinct: Value) -> Iterator[Kernel]:

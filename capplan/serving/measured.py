@@ -13,8 +13,8 @@ def measured(hardware: Hardware, constant: str) -> float:
     ------
     InputError : the card has none, so that the layer would cost nothing
     """
-    value = float(getattr(hardware.kernels, constant))
-    if not value:
+    value, key = float(getattr(hardware.kernels, constant)), f"kernels.{constant}"
+    if not value and key not in hardware.sources:
         problem = f"the card of {hardware.name} lacks it, and a layer of this model needs it"
-        raise InputError(problem, key=f"kernels.{constant}")
+        raise InputError(problem, key=key, file=hardware.file or None)
     return value

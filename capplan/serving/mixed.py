@@ -15,8 +15,8 @@ def mixed_parts(plan: StepPlan, batch: Batch, prompts: Work, derive: Derive = ev
     """Seconds by part of one pass over decode and prompt tokens together.
 
     Attention runs over both in kernels of its own; everything else sees one batch of rows, so the weights are read
-    once. Experts are exchanged as in a decode step. The engine adds what it adds to the decode step, which goes on
-    over all micro-batches.
+    once. Prompts go to their experts in the form for many tokens, beside what the decode step sends there. The engine
+    adds what it adds to the decode step, which goes on over all micro-batches.
     """
     decode = decode_work(plan, batch)
     both = Work(
@@ -26,7 +26,7 @@ def mixed_parts(plan: StepPlan, batch: Batch, prompts: Work, derive: Derive = ev
         decode.all_tokens + prompts.all_tokens,
         decode.head_rows + prompts.head_rows,
         decode.skew,
-        prefill=False,
+        prefill=True,
     )
     beside = passes.attention_parts(plan, prompts, derive)
     compute: Parts = {
@@ -37,7 +37,9 @@ def mixed_parts(plan: StepPlan, batch: Batch, prompts: Work, derive: Derive = ev
         "sampling_seconds": gemms_seconds(both.head_rows, (plan.sampling,)),
     }
     exchange: Parts = {}
-    passes.add_exchanges(plan, both, derive, compute, exchange)
+    passes.add_exchanges(plan, both, derive, compute, exchange, (decode, prompts))
+    if plan.layout.dcp > 1:
+        exchange["context_parallel_seconds"] = passes.context_parallel_part(plan, decode, derive)
     parts = {**compute, **exchange}
     add_engine_gap(plan, batch.rank_sequences, derive, parts)
     return parts

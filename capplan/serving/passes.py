@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from capplan.errors import InputError
@@ -43,10 +43,13 @@ def pass_parts(plan: StepPlan, work: Work, derive: Derive) -> tuple[Parts, Parts
     return compute, exchange
 
 
-def add_exchanges(plan: StepPlan, work: Work, derive: Derive, compute: Parts, exchange: Parts) -> None:
-    """Experts, and what the GPU waits for its peers."""
+def add_exchanges(
+    plan: StepPlan, work: Work, derive: Derive, compute: Parts, exchange: Parts, sent: Sequence[Work] = ()
+) -> None:
+    """Experts, and what the GPU waits for its peers; ``sent`` are parts of the pass that go to the experts each in the
+    form of its own, the whole pass where there are none."""
     if plan.mixtures:
-        add_mixtures(plan, work, derive, compute, exchange)
+        add_mixtures(plan, work, derive, compute, exchange, sent)
     if plan.layout.tp > 1:
         add_tensor_parallel(plan, work, derive, exchange)
     if plan.layout.dcp > 1 and not work.prefill:
@@ -152,7 +155,9 @@ def context_attention_layers_seconds(
     return total
 
 
-def add_mixtures(plan: StepPlan, work: Work, derive: Derive, compute: Parts, exchange: Parts) -> None:
+def add_mixtures(
+    plan: StepPlan, work: Work, derive: Derive, compute: Parts, exchange: Parts, sent: Sequence[Work]
+) -> None:
     """Routed experts of all layers and, where attention is data-parallel, their dispatch and combine."""
     seconds: Value = 0.0
     for layers in plan.mixtures:
@@ -160,7 +165,10 @@ def add_mixtures(plan: StepPlan, work: Work, derive: Derive, compute: Parts, exc
         one = derive("expert_layer_seconds", experts.experts_seconds, rows=rows, distinct=distinct, terms=layers.terms)
         seconds = seconds + derive("experts_seconds", all_layers_seconds, layers=layers.count, layer_seconds=one)
         if plan.layout.dp > 1:
-            _add_exchange(plan, work, layers, rows, derive, exchange)
+            parts = [(part, links.mixture_load(layers, part)[0]) for part in sent] or [(work, rows)]
+            elements = [links.exchange_elements(plan, part, layers, taken) for part, taken in parts]
+            near, far = (sum(ways) for ways in zip(*elements, strict=True))
+            _add_exchange(plan, layers, near, far, derive, exchange)
     compute["experts_seconds"] = seconds
 
 
@@ -200,9 +208,8 @@ def all_layers_seconds(layers: Value, layer_seconds: Value) -> Value:
 
 
 def _add_exchange(
-    plan: StepPlan, work: Work, layers: ExpertLayers, rows: Value, derive: Derive, exchange: Parts
+    plan: StepPlan, layers: ExpertLayers, near: Value, far: Value, derive: Derive, exchange: Parts
 ) -> None:
-    near, far = links.exchange_elements(plan, work, layers, rows)
     kernels, nodes = plan.kernels, plan.expert_group.nodes
     floors = {
         "dispatch": collectives.dispatch_floor_seconds(

@@ -37,11 +37,15 @@ class Prepared:
 
     @cached_property
     def draft(self) -> StepPlan | None:
-        """The plan of a draft; None where the model has no layers for it."""
+        """The plan of a draft; None where the model has no layers for it.
+
+        An engine runs it as it runs the step, of which it is a part: without a gap and a sequence overhead of its own.
+        """
         if not self.model.mtp_layers:
             return None
-        layout = replace(self.plan.layout, pp=1)
-        return build_plan(self.model, self.model.mtp_layers, self.hardware, layout, self.kv_dtype, None)
+        layout, engine = replace(self.plan.layout, pp=1), self.engine
+        inside = engine and replace(engine, step_gap_seconds=0.0, sequence_overhead_seconds=0.0)
+        return build_plan(self.model, self.model.mtp_layers, self.hardware, layout, self.kv_dtype, inside)
 
     @cached_property
     def decode_kind(self) -> str:

@@ -57,13 +57,15 @@ def recurrent_layers(recurrence: Recurrence, hardware: Hardware, ways: int) -> R
         token_bytes=1.5 * ACTIVATION_BYTES * width / ways if scans else 0.0,
         convolution_state_bytes=convolution / ways,
         convolution_token_bytes=2 * ACTIVATION_BYTES * recurrence.conv_channels / ways,
-        floor_seconds=kernels.recurrence_floor_seconds if scans else kernels.elementwise_floor_seconds,
+        floor_seconds=measured(hardware, "recurrence_floor_seconds") if scans else kernels.elementwise_floor_seconds,
         stream_bandwidth=measured(hardware, "recurrence_stream_bandwidth"),
         convolution_bandwidth=measured(hardware, "convolution_stream_bandwidth"),
-        context_floor_seconds=kernels.context_recurrence_floor_seconds if scans else kernels.elementwise_floor_seconds,
+        context_floor_seconds=(
+            measured(hardware, "context_recurrence_floor_seconds") if scans else kernels.elementwise_floor_seconds
+        ),
         busy_token_seconds=recurrence.state_elements / ways * _element_seconds(recurrence.kind, hardware),
-        lone_token_seconds=getattr(kernels, LONE_TOKEN_SECONDS[recurrence.kind]) if lone else 0.0,
-        ramp_tokens=kernels.recurrence_ramp_tokens,
+        lone_token_seconds=measured(hardware, LONE_TOKEN_SECONDS[recurrence.kind]) if lone else 0.0,
+        ramp_tokens=measured(hardware, "recurrence_ramp_tokens") if scans else 0.0,
     )
 
 
@@ -128,7 +130,8 @@ def recurrent_kernels(work: Work, layers: tuple[RecurrentLayers, ...]) -> Iterat
     """(how many, floor, streaming, computing) of the kernels of all recurrences [s]."""
     for layer in layers:
         moved, convolved = _streams(layer, work)
-        stream = moved / layer.stream_bandwidth + convolved / layer.convolution_bandwidth
+        stream = moved / layer.stream_bandwidth
+        yield layer.count, 0.0, convolved / layer.convolution_bandwidth, 0.0 * stream
         if not work.prefill:
             yield layer.count, layer.floor_seconds, stream, 0.0 * stream
             continue

@@ -133,11 +133,15 @@ def _indexer(attention: Attention, hardware: Hardware, streams: tuple[KvStream, 
     return {
         "index_flops_per_pair": 2.0 * indexer.n_heads * indexer.head_dim if indexer is not None else 0.0,
         "index_key_bytes": streams[-1].bytes_per_entry if indexer is not None else 0.0,
-        "index_floor_seconds": 2 * kernels.elementwise_floor_seconds if blocks else kernels.indexer_floor_seconds,
+        "index_floor_seconds": (
+            2 * kernels.elementwise_floor_seconds if blocks else measured(hardware, "indexer_floor_seconds")
+        ),
         "index_stream_bandwidth": kernels.attention_stream_bandwidth,
         "index_score_bandwidth": measured(hardware, "indexer_score_bandwidth") * (BLOCK_TOKENS if blocks else 1),
         "index_flops_per_second": measured(hardware, "indexer_flops"),
-        "index_entry_seconds": kernels.attention_token_seconds if blocks else kernels.indexer_entry_seconds,
+        "index_entry_seconds": (
+            kernels.attention_token_seconds if blocks else measured(hardware, "indexer_entry_seconds")
+        ),
     }
 
 
@@ -230,12 +234,13 @@ def sparse_kernels(work: Work, layers: tuple[SparseLayers, ...]) -> Iterator[tup
         rate = layer.context_flops_per_second if work.prefill else layer.flops_per_second
         yield layer.count, floor, stream, pairs * layer.flops_per_pair / rate
         if layer.index_flops_per_pair:
-            yield _index_kernel(layer, work)
+            yield from _index_kernels(layer, work)
 
 
-def _index_kernel(layer: SparseLayers, work: Work) -> tuple[Value, Value, Value, Value]:
+def _index_kernels(layer: SparseLayers, work: Work) -> Iterator[tuple[Value, Value, Value, Value]]:
     pairs, entries = index_work(layer, work)
     stream = work.sequences * entries * layer.index_key_bytes / layer.index_stream_bandwidth
-    stream = stream + work.sequences * pairs * SCORE_BYTES / layer.index_score_bandwidth
+    scored = work.sequences * pairs * SCORE_BYTES / layer.index_score_bandwidth
     busy = work.sequences * pairs * layer.index_flops_per_pair / layer.index_flops_per_second
-    return layer.count, layer.index_floor_seconds, stream, _ops.maximum(busy, entries * layer.index_entry_seconds)
+    yield layer.count, layer.index_floor_seconds, stream, _ops.maximum(busy, entries * layer.index_entry_seconds)
+    yield layer.count, 0.0, scored, 0.0 * scored

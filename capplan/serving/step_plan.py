@@ -84,6 +84,7 @@ class StepPlan:
     hardware: Hardware
     hidden_size: int
     layers: float
+    """Those with a mixer or a feed-forward alone count by their share of the small kernels of a layer."""
     gemms: tuple[GemmTerm, ...]
     latent_gemms: tuple[GemmTerm, ...]
     """Products that expand the latents of MLA: in prefill also those of cached tokens."""

@@ -142,7 +142,7 @@ def test_known_constants_come_back_within_their_standard_errors():
 
 def test_held_out_errors_are_those_of_the_noise():
     found = calibrate(measured(SYSTEM, KNOWN, LOADS, 0.03, 5), LLAMA, H100)
-    assert found.judgement.before["tpot"].median > 0.1
+    assert found.judgement.before["tpot"].median > 0.06
     # the median of a normal miss is 0.67 of its standard deviation
     assert found.judgement.held_out["tpot"].median == pytest.approx(0.67 * 0.03, rel=0.6)
     assert found.judgement.after["tpot"].median <= found.judgement.held_out["tpot"].median * 1.2
@@ -177,7 +177,8 @@ def test_a_wrong_label_that_can_be_fitted_is_told():
 
 def test_an_overhead_below_none_makes_room_for_the_gap():
     slow = KNOWN | {"layer_overhead_seconds": 0.0, "step_gap_seconds": 1e-4, KERNEL_TIME_FACTOR: 1.0}
-    found = calibrate(measured(SYSTEM, slow, LOADS), LLAMA, H100)
+    idle = replace(SYSTEM.engine, step_gap_seconds=5e-4)
+    found = calibrate(measured(SYSTEM, slow, LOADS), LLAMA, H100, engine=idle)
     assert found.constants["layer_overhead_seconds"] == 0
     assert found.constants["step_gap_seconds"] == pytest.approx(1e-4, rel=0.02)
 

@@ -134,9 +134,9 @@ def test_a_cap_that_binds_makes_requests_wait():
 def test_prefix_hits_shorten_prefill_but_not_the_context():
     cold, warm = (plan(SMALL, mode=mode, prefix_hit=hit) for mode, hit in (("aggregated", 0), ("aggregated", 0.5)))
     assert warm.view.percentile("ttft", 0.9) < cold.view.percentile("ttft", 0.9)
-    # All instances together hold about as many tokens, whether a prefix was computed or found.
-    held = [answer.pools[0].kv_use_mean * answer.pools[0].instances for answer in (cold, warm)]
-    assert held[1] == pytest.approx(held[0], rel=0.2)
+    # A request holds as many tokens, whether its prefix was computed or found.
+    held = [answer.pools[0].kv_use_mean / answer.pools[0].batch_mean for answer in (cold, warm)]
+    assert held[1] == pytest.approx(held[0], rel=0.01)
 
 
 def test_requests_longer_than_the_model_takes_are_warned_of():

@@ -19,6 +19,7 @@ from capplan.quantities.chain import Chain
 from capplan.quantities.registry import all_quantities
 from capplan.serving.layout import Layout
 from capplan.serving.links import kv_read_bytes
+from capplan.serving.prefill import prefill
 from capplan.serving.prepared import prepare
 from capplan.serving.step import decode_step
 from capplan.serving.work import Work
@@ -154,6 +155,35 @@ def test_overlap_hides_communication_behind_the_other_micro_batch():
     assert alone.seconds == decode_step(LLAMA, H200, Layout(), 64, 8192).seconds
 
 
+@pytest.mark.parametrize(("layout", "batch"), [(Layout(tp=8), 1), (Layout(dp=8), 8), (Layout(dp=8), 3)])
+def test_a_sequence_is_not_split_into_micro_batches(layout, batch):
+    whole, split = (decode_step(DEEPSEEK, H200, layout, batch, 4096, overlap=overlap) for overlap in (False, True))
+    assert split.seconds == pytest.approx(whole.seconds, rel=1e-12)
+    assert split.links == pytest.approx(whole.links)
+
+
+def test_shares_add_up_with_long_contexts_and_lone_sequences():
+    """A lone long sequence walks over its cache on few multiprocessors: that excess is latency."""
+    for model, layout in ((LLAMA, Layout()), (DEEPSEEK, Layout(tp=8)), (load_model("deepseek-v3.2"), Layout(tp=8))):
+        for batch, context in ((1, 130_000), (64, 100)):
+            step = decode_step(model, H200, layout, batch, context, engine="vllm")
+            assert sum(step.shares.values()) == pytest.approx(step.seconds, rel=1e-9)
+        read = prefill(model, H200, layout, 32768, engine="vllm")
+        assert sum(read.shares.values()) == pytest.approx(read.seconds, rel=1e-9)
+
+
+def test_layers_without_a_feed_forward_carry_their_share_of_the_small_kernels():
+    """Nemotron-H alternates mixers and feed-forwards, each a layer of its own; Llama has both in a layer."""
+    nano = load_model("nemotron-3-nano")
+    parts = decode_step(nano, H200, Layout(), 1, 1024, engine="vllm").parts
+    mixers = sum(g.count for g in nano.layers if g.attention is not None or g.recurrence is not None)
+    rest = sum(g.count for g in nano.layers if g.feed_forward is not None)
+    vllm = load_engine("vllm")
+    beyond = vllm.layer_overhead_seconds - 5 * H200.kernels.elementwise_floor_seconds
+    expected = vllm.step_gap_seconds + vllm.sequence_overhead_seconds + (0.6 * mixers + 0.4 * rest) * beyond
+    assert parts["engine_gap_seconds"] == pytest.approx(expected)
+
+
 def test_redundant_experts_and_skew():
     """(256 + 32) / 144 = 2 experts a GPU; an uneven load costs time."""
     base = decode_step(DEEPSEEK, H800, Layout(dp=144, redundant_experts=32), 144 * 128, 4096)
@@ -170,6 +200,8 @@ def test_drafts_cost_a_longer_verify_step_and_yield_tokens():
     assert drafted.seconds > plain.seconds
     assert drafted.tokens_per_step == pytest.approx(1.85)
     assert drafted.parts["draft_seconds"] > 0
+    served = decode_step(DEEPSEEK, H800, Layout(dp=128), 32 * 128, 4096, overlap=True, mtp=1, engine="vllm")
+    assert served.parts["draft_seconds"] > drafted.parts["draft_seconds"] + 1e-5
     gain = drafted.tokens_per_second_per_gpu / plain.tokens_per_second_per_gpu
     assert 1.1 < gain < 1.85
     unknown = decode_step(DEEPSEEK, H800, Layout(dp=128), 4096, 4096, mtp=2)

@@ -101,10 +101,10 @@ def test_published_decode_rows_on_hopper():
 
 
 def test_the_reasoning_length_collapse_of_throughput():
-    """Proportions 1,620 : 1,218 : 438 within 20 %; the level is too high (saturated engines queue and drain)."""
-    first, *later = fidelity_steps.collapse()
-    for _, predicted, measured in later:
-        assert predicted / first[1] == pytest.approx(measured / first[2], rel=0.2)
+    """Shares of 1,620 : 1,218 : 438 within 20 %; the level is too high (saturated engines queue and drain)."""
+    rows = list(fidelity_steps.collapse())
+    predicted, measured = (np.array(column) for column in list(zip(*rows, strict=True))[1:])
+    assert predicted / predicted.sum() == pytest.approx(measured / measured.sum(), rel=0.16)
 
 
 def test_a_skew_explains_the_unbalanced_prefill():

@@ -45,12 +45,8 @@ def test_it_costs_no_less_than_decode_and_no_more_than_both_apart(name):
         alone = prefill(model, hardware, layout, tokens, prompts=layout.dp, engine="vllm")
         parts = mixed_parts(prepared.plan, batch, prompt_on_every_rank(layout, tokens))
         assert sum(parts.values()) > decode.seconds
-        # Between ranks prompts go to their experts as decode tokens do, which takes longer than in a prefill.
-        apart = {part: decode.parts.get(part, 0.0) + alone.parts.get(part, 0.0) for part in parts}
         assert parts.keys() == decode.parts.keys() | alone.parts.keys()
-        assert sum(parts[part] - apart[part] for part in parts if part not in EXCHANGE) < 0
-        if layout.dp == 1:
-            assert sum(parts.values()) < decode.seconds + alone.seconds
+        assert sum(parts.values()) < decode.seconds + alone.seconds
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -67,13 +63,14 @@ def test_it_grows_with_the_prompt(name):
                          ("mixture, ranks", 0.09), ("latents, ranks", 0.06)],
 )  # fmt: skip
 def test_a_prompt_of_one_token_is_nearly_one_sequence_more(name, excess):
-    """What is left are attention kernels of its own, and for latents the products that expand them."""
+    """What is left are attention kernels of its own, and for latents the products that expand them; between ranks it
+    takes the way of prompts to the experts."""
     model, hardware, layout = place_of(name)
     prepared = prepare(model, hardware, layout, None, None, "vllm", None)
     for rank in (1, 16, 64, 256):
         parts = mixed_parts(prepared.plan, batch_of(layout, rank, 512), prompt_on_every_rank(layout, 1))
         more = decode_step(model, hardware, layout, (rank + 1) * layout.dp, 512 * rank / (rank + 1), engine="vllm")
-        own = {"attention_seconds", "engine_gap_seconds", *(("linear_seconds",) if "latents" in name else ())}
+        own = {"attention_seconds", "engine_gap_seconds", *EXCHANGE, *(["linear_seconds"] if "latents" in name else [])}
         shared = parts.keys() - own
         assert {part: parts[part] for part in shared} == pytest.approx({part: more.parts[part] for part in shared})
         assert 0 < sum(parts.values()) / more.seconds - 1 < excess
