@@ -89,6 +89,11 @@ class DecodeNodes:
         ]
         return cls(*columns)
 
+    def selected(self, use: Any) -> DecodeNodes:
+        """The nodes where ``use`` holds, their shares scaled to sum 1."""
+        steps, weights, *prompts = (getattr(self, name)[use] for name in self.__dataclass_fields__)
+        return DecodeNodes(steps, weights / weights.sum(), *prompts)
+
     @classmethod
     def grouped(cls, prompts: FloatArray, steps: FloatArray, weights: FloatArray, n: int) -> DecodeNodes:
         """A joint sample compressed to at most ``n`` groups of neighbouring lengths.

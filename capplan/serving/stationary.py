@@ -38,6 +38,7 @@ def concurrency(
     instances: int = 1,
     method: str = "closed",
     *,
+    dispersion_window: float | None = None,
     chain: Chain | None = None,
 ) -> Stationary:
     r"""How many requests decode on one rank at once, and how long steps, tokens and requests take.
@@ -58,12 +59,18 @@ def concurrency(
     routing : how the stream is split: ``random``, ``round-robin``, ``least-loaded`` (by batch), ``least-kv``
     instances : ranks the stream is split over [1]
     method : ``closed`` or ``exact`` (numerical spectrum; for T = a + e batch + c context)
+    dispersion_window : length of the record ``dispersion`` was measured on; a horizon above a sixth of it is warned
+        of [s]
     chain : where the named quantities are put; overrides in it replace them
 
     Returns
     -------
     stationary : means, percentiles and warnings. At a load of 1 and more it is not an error: ``stable`` is false, the
         batch is infinite (or at the cap) and waits are infinite.
+
+    Validity: P99 of step time and TPOT within 2 % (bursts 6 %) at a shape index of 10 and more, 3 % (17 %) from 2 to
+    10, indicative below; loads up to 0.9; dispersion horizons up to a sixth of the record. ``warnings`` says what lies
+    outside.
 
     Raises
     ------
@@ -81,6 +88,8 @@ def concurrency(
     See :mod:`capplan.formulas.stationary`, :mod:`capplan.formulas.cap`.
     """
     _check(workload, request_rate, cap, dispersion, routing, instances, method)
+    if dispersion_window is not None:
+        one_number(dispersion_window, "dispersion_window", above=True)
     step = _linear(step_time)
     chain = chain or Chain()
     rate = max(LEAST_RATE, float(chain.given("request_rate_per_rank", float(request_rate), "given")))
@@ -97,7 +106,7 @@ def concurrency(
         found = linear_moments(workload, demand, (a, e, c), method, chain)
     if cap is not None:
         found = _capped(found, workload, demand, cap, step_time if step is None else None, chain)
-    return Stationary(found, workload, demand.request_rate, cap, method)
+    return Stationary(found, workload, demand.request_rate, cap, method, dispersion > 1.0, dispersion_window)
 
 
 def _capped(

@@ -10,53 +10,34 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capplan.cards.workload import Workload
-from capplan.errors import InputError, shown
+from capplan.errors import InputError
 from capplan.formulas import cap as capped
 from capplan.formulas import special
 from capplan.formulas import stationary as closed
-from capplan.formulas.pearson import pearson_cdf, pearson_quantile
 from capplan.formulas.pearson_mixture import PearsonMixture
-from capplan.serving.stationary_bounds import BoundedLaw, Law, StepCumulants
+from capplan.serving.stationary_bounds import (
+    BoundedLaw,
+    Law,
+    StepCumulants,
+    StepLaw,
+    infinite,
+    probabilities,
+    probability,
+    shifted,
+)
 from capplan.serving.stationary_moments import StepMoments
+from capplan.serving.stationary_range import range_warnings
 
 if TYPE_CHECKING:
     from capplan.formulas.decode_nodes import DecodeNodes
 
 DISPERSION_HORIZON = 1.5
 """Relaxation times over which the dispersion of arrivals is to be taken (1 for a stream that drifts)."""
-LOW_SHAPE = 2.0
-HIGH_LOAD = 0.9
-STEADY_CV = 0.1
 _WAIT_CELLS = 12
 _BOUNDING_WAIT = 1e-5
 """A full batch bounds a mixture of laws only where more requests than this find the batch full."""
 _FINE_NODES = 240
 """The decode time follows the length, so its law needs the lengths in detail."""
-
-
-@dataclass(frozen=True)
-class StepLaw:
-    """Pearson III law of the step time under one weighting of steps; never below ``least``."""
-
-    mean: float
-    variance: float
-    third: float
-    least: float
-
-    def quantile(self, p: Any) -> Any:
-        """The step time whose cumulative probability is ``p`` [s]; ``p`` may be an array."""
-        if np.ndim(p):
-            return np.array([self.quantile(float(one)) for one in np.ravel(p)]).reshape(np.shape(p))
-        return max(self.least, pearson_quantile(_probability(p), self.mean, self.variance, self.third))
-
-    @property
-    def total_mean(self) -> float:
-        """Mean [s]."""
-        return self.mean
-
-    def cdf(self, seconds: float) -> float:
-        """Probability of at most ``seconds``."""
-        return pearson_cdf(seconds, self.mean, self.variance, self.third) if seconds >= self.least else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +54,10 @@ class Stationary:
     request_rate: float
     cap: int | None
     method: str
+    bursty: bool = False
+    """Whether arrivals are more dispersed than Poisson."""
+    dispersion_window: float | None = None
+    """Length of the record the dispersion was measured on [s]."""
 
     # -- means -----------------------------------------------------------------------------------------------------
 
@@ -152,7 +137,7 @@ class Stationary:
         """Batch, over time: smallest whole number not exceeded with probability ``p`` [1]."""
         if np.ndim(p):
             return np.array([self.quantile(float(one)) for one in np.ravel(p)]).reshape(np.shape(p))
-        p = _probability(p)
+        p = probability(p)
         if not self.bounded:
             return math.inf
         if self.moments.table is not None:
@@ -173,15 +158,21 @@ class Stationary:
 
     def step_quantile(self, p: Any) -> Any:
         """Step time at a random instant [s]."""
-        return self._law_of_time.quantile(p) if self.bounded else _infinite(p)
+        return self._law_of_time.quantile(p) if self.bounded else infinite(p)
 
     def itl_quantile(self, p: Any) -> Any:
         """Gap between two tokens, over tokens [s]."""
-        return self._law_of_tokens.quantile(p) if self.bounded else _infinite(p)
+        return self._law_of_tokens.quantile(p) if self.bounded else infinite(p)
 
-    def tpot_quantile(self, p: Any) -> Any:
-        """TPOT, over requests with at least two output tokens [s]."""
-        return self._tpot.quantile(_probabilities(p)) if self.bounded else _infinite(p)
+    def tpot_quantile(self, p: Any, outputs: tuple[float, float] | None = None) -> Any:
+        """TPOT, over requests with at least two output tokens [s].
+
+        ``outputs``: (fewest, most) output tokens of the requests that count, both included; None for all.
+        """
+        if not self.bounded:
+            return infinite(p)
+        law = self._tpot if outputs is None else self._tpot_law(_within(self.workload, outputs))
+        return law.quantile(probabilities(p))
 
     def itl_share_within(self, seconds: float) -> float:
         """Share of gaps between two tokens of at most ``seconds`` [1]."""
@@ -191,15 +182,16 @@ class Stationary:
         """Share of requests, of those with two output tokens and more, with a TPOT of at most ``seconds`` [1]."""
         return float(self._tpot.cdf(seconds)) if self.bounded else 0.0
 
-    def e2e_quantile(self, p: Any) -> Any:
-        """Wait for a slot plus all decode steps, over requests; prefill and transfer come on top [s]."""
+    def e2e_quantile(self, p: Any, outputs: tuple[float, float] | None = None) -> Any:
+        """Wait for a slot plus all decode steps, over requests; prefill and transfer come on top [s].
+
+        ``outputs`` as in :meth:`tpot_quantile`.
+        """
         if not self.stable:
-            return _infinite(p)
-        return (
-            np.maximum(self._decode_time.quantile(_probabilities(p)), 0.0)
-            if np.ndim(p)
-            else max(0.0, self._decode_time.quantile(_probability(p)))
-        )
+            return infinite(p)
+        law = self._decode_time if outputs is None else self._decode_law(_within(self.workload, outputs))
+        value = law.quantile(probabilities(p))
+        return np.maximum(value, 0.0) if np.ndim(p) else max(0.0, value)
 
     @property
     def wait_probability(self) -> float:
@@ -217,23 +209,21 @@ class Stationary:
         if np.ndim(p):
             return np.array([self.wait_quantile(float(one)) for one in np.ravel(p)]).reshape(np.shape(p))
         m = self.moments
-        return capped.wait_quantile(_probability(p), m.wait_probability, m.wait_mean_of_waiting)
+        return capped.wait_quantile(probability(p), m.wait_probability, m.wait_mean_of_waiting)
+
+    def slowdown(self, outputs: float) -> float:
+        r"""How much longer requests of ``outputs`` tokens take than without a cap, :math:`1 + E[W]/(D\,\mathrm{TPOT})`.
+
+        First come, first served makes short requests wait as long as any: head-of-line blocking [1].
+        """
+        if not outputs > 1.0:
+            raise InputError("needs at least two output tokens", key="outputs")
+        return 1.0 + self.wait_mean / ((outputs - 1.0) * self.tpot_mean) if self.stable else math.inf
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Why the percentiles may be wrong, one sentence each; empty in the normal range."""
-        found = []
-        if not self.stable:
-            found.append(f"load {self.load:.3g} is 1 or more: more is offered than the rank can decode")
-        elif self.load > HIGH_LOAD:
-            found.append(f"load {self.load:.3g} is above {HIGH_LOAD}: percentiles react strongly to every input")
-        if self.shape_index < LOW_SHAPE:
-            found.append(
-                f"shape index {self.shape_index:.2g} is below 2: a handful of huge requests rule the step time"
-            )
-        if (cv := self.workload.decode_moments.steps_cv) < STEADY_CV:
-            found.append(f"output lengths are nearly fixed (cv {cv:.2g}): requests may march in step")
-        return tuple(found)
+        return range_warnings(self)
 
     # -- laws ------------------------------------------------------------------------------------------------------
 
@@ -244,11 +234,11 @@ class Stationary:
 
     def _reweighted(self, shift: float) -> StepLaw:
         m = self.moments
-        return _shifted(StepCumulants(m.step_mean, m.step_variance, m.third), shift, m.least)
+        return shifted(StepCumulants(m.step_mean, m.step_variance, m.third), shift, m.least)
 
     def _within_cap(self, law: StepLaw, shift_of_full: float) -> Law:
         full = self.moments.full
-        return law if full is None else BoundedLaw(law, _shifted(full, shift_of_full, self.moments.least))
+        return law if full is None else BoundedLaw(law, shifted(full, shift_of_full, self.moments.least))
 
     @cached_property
     def _law_of_time(self) -> Law:
@@ -264,8 +254,11 @@ class Stationary:
     @cached_property
     def _tpot(self) -> Law:
         """TPOT over requests, on few nodes: TPOT depends smoothly on the length."""
-        nodes, full = self.workload.few_nodes, self.moments.full
-        law = self._tpot_on(nodes)
+        return self._tpot_law(self.workload.few_nodes)
+
+    def _tpot_law(self, nodes: DecodeNodes) -> Law:
+        """TPOT over requests of these lengths."""
+        full, law = self.moments.full, self._tpot_on(nodes)
         if full is None:
             return law
         if full.variance <= 0.0:
@@ -315,7 +308,11 @@ class Stationary:
 
     @cached_property
     def _decode_time(self) -> Law:
-        nodes, m = self.workload.decode_nodes(_FINE_NODES), self.moments
+        return self._decode_law(self.workload.decode_nodes(_FINE_NODES))
+
+    def _decode_law(self, nodes: DecodeNodes) -> Law:
+        """Wait for a slot and decode steps, over requests of these lengths."""
+        m = self.moments
         law = self._with_waits(self._tpot_on(nodes), nodes)
         if m.full is None or m.wait_probability < _BOUNDING_WAIT:
             return law
@@ -350,29 +347,11 @@ class Stationary:
         return np.append(0.0, waits), np.append(1 - m.wait_probability, shares)
 
 
-def _shifted(law: StepCumulants, shift: float, least: float) -> StepLaw:
-    """The law of steps after a re-weighting that moves its mean."""
-    if law.variance <= 0.0:
-        return StepLaw(law.mean + shift, 0.0, 0.0, least)
-    # The floor keeps a law where a strong shift would leave none (shape index far below 1).
-    variance = max(closed.reweighted_variance(law.variance, law.third, shift), 0.1 * law.variance)
-    return StepLaw(law.mean + shift, variance, law.third * variance / law.variance, least)
-
-
-def _probability(p: Any) -> float:
-    if isinstance(p, bool) or not isinstance(p, (int, float, np.floating)) or not 0.0 < p < 1.0:
-        raise InputError(f"{shown(p)} must be a probability between 0 and 1", key="p")
-    return float(p)
-
-
-def _probabilities(p: Any) -> Any:
-    if not np.ndim(p):
-        return _probability(p)
-    given = np.asarray(p)
-    if given.size == 0 or given.dtype.kind not in "iuf" or not ((given > 0) & (given < 1)).all():
-        raise InputError("probabilities must lie between 0 and 1", key="p")
-    return p
-
-
-def _infinite(p: Any) -> Any:
-    return np.full(np.shape(p), math.inf) if np.ndim(p) else math.inf
+def _within(workload: Workload, outputs: tuple[float, float]) -> DecodeNodes:
+    """The requests with that many output tokens, at least two."""
+    fewest, most = outputs
+    nodes = workload.decode_nodes(_FINE_NODES)
+    use = (nodes.steps >= max(fewest, 2.0) - 1.0) & (nodes.steps <= most - 1.0)
+    if not use.any():
+        raise InputError(f"no request has {fewest:g} to {most:g} output tokens, two at least", key="outputs")
+    return nodes.selected(use)
