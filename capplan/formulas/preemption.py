@@ -258,6 +258,34 @@ def closed_loop_pressure(
     return PoolPressure(share, batch, waiting, size, net, net * flux + edge, saturated * flux, saturated)
 
 
+class Boundary(NamedTuple):
+    """Where running requests end and waiting ones begin, above capacity.
+
+    ``stiffness`` kappa [-]; ``std`` s_a of the total size [tokens]; ``rank_std`` sigma_q of the rank in the list [-].
+    """
+
+    stiffness: Value
+    std: Value
+    rank_std: Value
+
+
+def boundary(in_flight: Value, capacity_tokens: Value, sizes: RequestSizes, victim_tokens: Value) -> Boundary:
+    r"""Fluctuation of the boundary, :math:`s_a = \sqrt{B_0 v/\kappa}`, :math:`\sigma_q = s_a/h`.
+
+    Parameters
+    ----------
+    in_flight, capacity_tokens, sizes : as in :func:`closed_loop_pressure`
+    victim_tokens : h [tokens]
+
+    Returns
+    -------
+    boundary : :class:`Boundary`
+    """
+    kappa = _stiffness(sizes, victim_tokens)
+    std = sqrt(minimum(in_flight, capacity_tokens / sizes.held) * sizes.held_variance / kappa)
+    return Boundary(kappa, std, std / victim_tokens)
+
+
 class _Halves(NamedTuple):
     """Total size of all requests around the capacity: the half above (requests wait) and the half below."""
 
@@ -280,9 +308,8 @@ class _Halves(NamedTuple):
 
 
 def _halves(in_flight: Value, capacity_tokens: Value, sizes: RequestSizes, victim_tokens: Value) -> _Halves:
-    kappa = _stiffness(sizes, victim_tokens)
+    kappa, above_std, _ = boundary(in_flight, capacity_tokens, sizes, victim_tokens)
     below_std = sqrt(in_flight * sizes.held_variance)
-    above_std = sqrt(minimum(in_flight, capacity_tokens / sizes.held) * sizes.held_variance / kappa)
     excess = in_flight * sizes.held - capacity_tokens
     above_hazard = inverse_mills_ratio(excess / kappa / above_std)
     below_hazard = inverse_mills_ratio(-excess / below_std)

@@ -40,6 +40,8 @@ class OpenLoopPressure:
     load_saturated : arrivals over the service rate with a full pool; stable below 1 [-]
     states, shares : closed-loop states and the share of completions that happen in each
     state_seconds : step time in each state [s]
+    queue_shares, queue_seconds : share of arrivals that meet so many requests, and the time until those that wait
+        have run [-, s]
     """
 
     pressure: PoolPressure
@@ -49,6 +51,8 @@ class OpenLoopPressure:
     states: PoolPressure
     shares: FloatArray
     state_seconds: FloatArray
+    queue_shares: FloatArray
+    queue_seconds: FloatArray
 
 
 def open_loop_pressure(
@@ -102,8 +106,9 @@ def open_loop_pressure(
     length = last + 50 + int(min((4 + 2 * variation) * min(pool, cap), _LONGEST_CHAIN))
     shares = _chain(request_rate, service, states.queue_probability, (1 + variation) / 2, length)
     queued = _chain(request_rate, service, states.queue_probability, variation, length)
-    waiting = math.inf if request_rate >= service[-1] else _mean_waiting(queued, states.batch)
-    return _averages(request_rate, shares, waiting, states, service, seconds)
+    waiting, wait_seconds = _waiting(queued, states.batch, service)
+    mean = math.inf if request_rate >= service[-1] else float(queued @ waiting)
+    return _averages(request_rate, shares, mean, states, service, seconds, (queued, wait_seconds))
 
 
 def _full_state(pool: float, sizes: RequestSizes, cap: float) -> float:
@@ -125,14 +130,22 @@ def _chain(rate: float, service: FloatArray, queue_share: FloatArray, variation:
     return result
 
 
-def _mean_waiting(weights: FloatArray, batch: FloatArray) -> float:
-    """Requests in the system less those that run; state 0 runs nothing."""
-    running = np.concatenate([[0.0], batch[1:], np.full(len(weights) - len(batch), batch[-1])])
-    return max(0.0, float(weights @ (np.arange(len(weights)) - running)))
+def _waiting(weights: FloatArray, batch: FloatArray, service: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Requests in the system less those that run, and the time until as many have ended [s]; state 0 runs nothing."""
+    beyond = len(weights) - len(batch)
+    running = np.concatenate([[0.0], batch[1:], np.full(beyond, batch[-1])])
+    waiting = np.maximum(np.arange(len(weights)) - running, 0.0)
+    return waiting, waiting / np.concatenate([service, np.full(beyond, service[-1])])
 
 
 def _averages(
-    rate: float, weights: FloatArray, waiting: float, states: PoolPressure, service: FloatArray, seconds: FloatArray
+    rate: float,
+    weights: FloatArray,
+    waiting: float,
+    states: PoolPressure,
+    service: FloatArray,
+    seconds: FloatArray,
+    queue: tuple[FloatArray, FloatArray],
 ) -> OpenLoopPressure:
     time_share = np.append(weights[: len(service) - 1], weights[len(service) - 1 :].sum())
     time_share[0] = 0.0
@@ -145,7 +158,7 @@ def _averages(
     }  # fmt: skip
     step = float(time_share @ seconds) / float(time_share.sum())
     peak, full = rate / float(service.max()), rate / float(service[-1])
-    return OpenLoopPressure(PoolPressure(**averages), step, peak, full, states, flow, seconds)
+    return OpenLoopPressure(PoolPressure(**averages), step, peak, full, states, flow, seconds, *queue)
 
 
 def open_loop_hit_share(found: OpenLoopPressure) -> float:

@@ -204,3 +204,57 @@ def swap_seconds_per_token(
     Every lost token crosses the link twice; swapping pays where this is below rho times the prefill time of a token.
     """
     return 2 * recompute_per_token * kv_bytes_per_token / link_bytes_per_second
+
+
+def swap_break_even_bandwidth(
+    kv_bytes_per_token: Value, prefill_seconds_per_token: Value, other_utilization: Value = 0.0
+) -> Value:
+    r"""Bandwidth to host memory from which on swapping a preempted request is faster than computing it again.
+
+    .. math:: \frac{2\kappa}{d\,(1 - u)}
+
+    Parameters
+    ----------
+    kv_bytes_per_token : KV bytes of one token on this link, kappa [B/token]
+    prefill_seconds_per_token : d, prefill time of the lost request over its tokens [s/token]
+    other_utilization : u, share of the link that other traffic takes (KV transfer, weights, a pooled prefix) [-]
+
+    Returns
+    -------
+    bandwidth : of the link [B/s]
+
+    Examples
+    --------
+    >>> round(swap_break_even_bandwidth(131_072, 27e-6) / 1e9, 1)  # 8B model, 27 us a prompt token: GB/s
+    9.7
+
+    References
+    ----------
+    Every lost token crosses the link out and back; what other traffic leaves is shared without loss.
+    """
+    return 2 * kv_bytes_per_token / (prefill_seconds_per_token * (1 - other_utilization))
+
+
+def swap_seconds(kv_bytes: Value, link_bytes_per_second: Value, other_utilization: Value = 0.0) -> Value:
+    r"""Time to swap a request out and back over a link that others use too, :math:`2\,\mathrm{bytes}/(bw\,(1-u))`.
+
+    Parameters
+    ----------
+    kv_bytes : of the request on this link [B]
+    link_bytes_per_second : bandwidth, one direction [B/s]
+    other_utilization : u, below 1 [-]
+
+    Returns
+    -------
+    seconds : [s]
+
+    Examples
+    --------
+    >>> swap_seconds(1e9, 50e9), swap_seconds(1e9, 50e9, 0.5)
+    (0.04, 0.08)
+
+    References
+    ----------
+    As :func:`swap_break_even_bandwidth`.
+    """
+    return 2 * kv_bytes / (link_bytes_per_second * (1 - other_utilization))

@@ -11,12 +11,7 @@ from typing import Any, Literal
 from capplan.cards.workload import Workload
 from capplan.errors import InputError, shown
 from capplan.formulas.preemption import PoolPressure, pool_utilization
-from capplan.formulas.preemption_waits import (
-    bounded_waits,
-    first_admission_wait_steps,
-    gap_quantile_steps,
-    preempted_share,
-)
+from capplan.formulas.preemption_waits import bounded_waits, first_admission_wait_steps, preempted_share
 from capplan.quantities.chain import Chain
 from capplan.serving.pressure_rank import (
     METASTABLE_LOAD,
@@ -26,6 +21,7 @@ from capplan.serving.pressure_rank import (
     positive_number,
     range_warnings,
 )
+from capplan.serving.pressure_waits import Quantile, closed_first_wait, closed_gap, open_first_wait
 
 Policy = Literal["recompute", "swap", "reserve"]
 
@@ -48,6 +44,9 @@ class KvPressure:
     readmission_wait_steps : mean wait of a preempted request [step]
     first_wait_steps : mean wait of a request before its first admission [step]
     step_seconds : mean step time; None where no step time was given [s]
+    tokens_per_second : generated tokens; None where no step time was given [token/s]
+    recompute_time_share : share of the time in which lost tokens are computed again, which is the throughput that
+        preemption costs; None where no step time was given [-]
     load_peak, load_saturated : open loop: arrivals over the best service rate, and over that of a full pool [-]
     metastable : open loop: the load lies where recompute keeps a full rank full (or above); nothing can be promised
     stable : the pool holds a mean request and, open loop, the rank keeps up even when its pool is full
@@ -66,12 +65,15 @@ class KvPressure:
     readmission_wait_steps: float
     first_wait_steps: float
     step_seconds: float | None
+    tokens_per_second: float | None
+    recompute_time_share: float | None
     load_peak: float | None
     load_saturated: float | None
     metastable: bool
     stable: bool
     warnings: tuple[str, ...]
-    _gap: Callable[[float], float] = field(repr=False)
+    _gap: Quantile = field(repr=False)
+    _first_wait: Quantile = field(repr=False)
     _safe_cap: Callable[[float], int] = field(repr=False)
 
     def gap_quantile(self, probability: float) -> float:
@@ -80,15 +82,26 @@ class KvPressure:
         Seconds where a step time was given (the prefill of what was lost included), steps otherwise. A request that
         is never preempted has a gap of one step.
         """
-        if not 0 < positive_number(probability, "probability") < 1:
-            raise InputError(f"must lie between 0 and 1, not {shown(probability)}", key="probability")
-        return self._gap(probability)
+        return self._gap(_checked(probability))
+
+    def first_wait_quantile(self, probability: float) -> float:
+        """Wait of a request before it runs for the first time, at that quantile over requests: its part of the TTFT.
+
+        Seconds where a step time was given, steps otherwise. Open loop: order of magnitude only.
+        """
+        return self._first_wait(_checked(probability)) * (1.0 if self.step_seconds is None else self.step_seconds)
 
     def safe_cap(self, overflow: float) -> int:
         """Largest ``max_num_seqs`` at which the KV demand exceeds the pool at most that share of time."""
         if not 0 < positive_number(overflow, "overflow") < 0.5:
             raise InputError(f"must lie between 0 and 0.5, not {shown(overflow)}", key="overflow")
         return self._safe_cap(overflow)
+
+
+def _checked(probability: float) -> float:
+    if not 0 < positive_number(probability, "probability") < 1:
+        raise InputError(f"must lie between 0 and 1, not {shown(probability)}", key="probability")
+    return probability
 
 
 def kv_pressure(
@@ -184,17 +197,12 @@ def _closed(
     first = first_admission_wait_steps(waiting, min(preempted, waiting), state.batch, sizes.output)
     hit = preempted_share(state.recompute_per_token, state.net_flux, state.preemptions_when_saturated)
     seconds = None if step is None else step.seconds(state)
-    refill = 0.0 if step is None else step.refill_seconds(state)
-    gap = partial(_closed_gap, state=state, wait=wait, seconds=seconds, refill=refill)
-    averages = _Averages(state, waiting, float(hit), float(wait), max(0.0, float(first)), seconds, gap)
-    return _result(rank, workload, averages, chain)
-
-
-def _closed_gap(probability: float, *, state: PoolPressure, wait: float, seconds: float | None, refill: float) -> float:
-    steps = gap_quantile_steps(
-        probability, wait, state.recompute_per_token, state.net_flux, state.preemptions_when_saturated
-    )
-    return (1.0 + steps) * (1.0 if seconds is None else seconds) + (refill if steps > 0 else 0.0)
+    gap = closed_gap(state, wait, seconds, 0.0 if step is None else step.refill_seconds(state))
+    mean = max(0.0, float(first))
+    first_wait = closed_first_wait(rank, workload, state, min(in_flight, cap), mean, capped=in_flight > cap)
+    tokens = None if seconds is None else float(state.batch / seconds)
+    averages = _Averages(state, waiting, float(hit), float(wait), mean, seconds, gap, first_wait, tokens)
+    return _result(rank, workload, averages, step, chain)
 
 
 def _open(
@@ -211,12 +219,14 @@ def _open(
     state, sizes = found.pressure, rank.request.sizes
     _, wait = bounded_waits(state, sizes, state.waiting)
     gap = partial(open_loop_gap_quantile_seconds, found=found, sizes=sizes, refill_seconds=step.refill_seconds(state))
-    first = state.waiting / (rate * found.step_seconds) - state.preemptions_per_request * wait
+    first = max(0.0, state.waiting / (rate * found.step_seconds) - state.preemptions_per_request * wait)
+    served = rate / max(1.0, found.load_saturated)
     averages = _Averages(
-        state, state.waiting, open_loop_hit_share(found), float(wait), max(0.0, first), found.step_seconds, gap,
+        state, state.waiting, open_loop_hit_share(found), float(wait), first, found.step_seconds, gap,
+        open_first_wait(found, first, found.step_seconds), served * sizes.output,
         (found.load_peak, found.load_saturated),
     )  # fmt: skip
-    return _result(rank, workload, averages, chain)
+    return _result(rank, workload, averages, step, chain)
 
 
 def _too_small(rank: PressureRank, waiting: float) -> KvPressure:
@@ -225,10 +235,10 @@ def _too_small(rank: PressureRank, waiting: float) -> KvPressure:
     return KvPressure(
         batch=0.0, utilization=0.0, waiting=waiting, recompute_per_token=0.0, swapped_per_token=0.0,
         preemptions_per_request=0.0, hit_share=0.0, overflow_probability=1.0, victim_tokens=0.0,
-        readmission_wait_steps=math.inf, first_wait_steps=math.inf, step_seconds=None, load_peak=None,
-        load_saturated=None, metastable=False, stable=False,
+        readmission_wait_steps=math.inf, first_wait_steps=math.inf, step_seconds=None, tokens_per_second=None,
+        recompute_time_share=None, load_peak=None, load_saturated=None, metastable=False, stable=False,
         warnings=(f"the pool holds {pool:.2g} mean requests: it does not fit one",),
-        _gap=lambda _: math.inf, _safe_cap=rank.safe_cap,
+        _gap=lambda _: math.inf, _first_wait=lambda _: math.inf, _safe_cap=rank.safe_cap,
     )  # fmt: skip
 
 
@@ -242,11 +252,15 @@ class _Averages:
     readmission_steps: float
     first_steps: float
     step_seconds: float | None
-    gap: Callable[[float], float]
+    gap: Quantile
+    first_wait: Quantile
+    tokens_per_second: float | None
     loads: tuple[float, float] | None = None
 
 
-def _result(rank: PressureRank, workload: Workload, averages: _Averages, chain: Chain) -> KvPressure:
+def _result(
+    rank: PressureRank, workload: Workload, averages: _Averages, step: PressureStep | None, chain: Chain
+) -> KvPressure:
     state, law = averages.state, "capplan.formulas.preemption.closed_loop_pressure"
     if averages.loads is not None:
         law = "capplan.formulas.preemption_numeric.open_loop_pressure"
@@ -263,10 +277,13 @@ def _result(rank: PressureRank, workload: Workload, averages: _Averages, chain: 
         swapped_per_token=float(rank.swapped(state)), preemptions_per_request=preemptions, hit_share=hit,
         overflow_probability=overflow, victim_tokens=float(rank.victim_tokens(state.victim_tokens)),
         readmission_wait_steps=averages.readmission_steps, first_wait_steps=averages.first_steps,
-        step_seconds=averages.step_seconds, load_peak=peak, load_saturated=saturated,
+        step_seconds=averages.step_seconds, tokens_per_second=averages.tokens_per_second,
+        recompute_time_share=None if step is None else step.prefill * recompute * (averages.tokens_per_second or 0.0),
+        load_peak=peak, load_saturated=saturated,
         metastable=saturated is not None and saturated >= METASTABLE_LOAD,
         stable=saturated is None or saturated < 1,
         warnings=tuple(range_warnings(rank, workload, batch, recompute, saturated)),
         _gap=averages.gap,
+        _first_wait=averages.first_wait,
         _safe_cap=rank.safe_cap,
     )  # fmt: skip

@@ -90,11 +90,11 @@ class PressureStep:
     """Step time of the rank in a state, and the time it takes to prefill again what a victim lost."""
 
     def __init__(self, step_time: Any, rank: PressureRank) -> None:
-        self._rank, self._prefill, self._function = rank, 0.0, None
+        self._rank, self.prefill, self._function = rank, 0.0, None
         if isinstance(step_time, (tuple, list)) and len(step_time) in (3, 4):
             parts = [positive_number(part, "step_time", least=0.0) for part in step_time]
             self._empty, self._sequence, self._context = parts[:3]
-            self._prefill = parts[3] if len(parts) == 4 else 0.0
+            self.prefill = parts[3] if len(parts) == 4 else 0.0
             positive_number(self._empty + self._sequence, "step_time")
         else:
             from capplan.formulas.product_form import step_function
@@ -113,13 +113,13 @@ class PressureStep:
         request = self._rank.request
         decode = self._empty + state.batch * (self._sequence + self._context * request.context_tokens)
         prompts = request.prompt_tokens / request.sizes.output + self._rank.recomputed(state)
-        return decode + self._prefill * state.batch * prompts
+        return decode + self.prefill * state.batch * prompts
 
     def refill_seconds(self, state: PoolPressure) -> float:
         """Prefill of a victim [s]; none is lost under ``swap``."""
         if self._rank.policy == "swap":
             return 0.0
-        return self._prefill * float(self._rank.victim_tokens(state.victim_tokens))
+        return self.prefill * float(self._rank.victim_tokens(state.victim_tokens))
 
 
 def range_warnings(
