@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from capplan.formulas.chunked_prefill_numeric import ChunkedRank
 from capplan.formulas.distinct import summed
 from capplan.formulas.queueing_numeric import MgkQueue, mgk_queue
-from capplan.formulas.special import gamma_quantile
+from capplan.formulas.special import gamma_cdf, gamma_quantile
 from capplan.formulas.special_arrays import GammaLaws
 
 FloatArray = NDArray[np.float64]
@@ -78,15 +78,18 @@ def _gamma_points(mean: float, variance: float) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class TpotLaw:
-    """TPOT over requests: for each length a shifted gamma law, mixed over the lengths.
+    """TPOT over requests: for each length a shifted gamma law, mixed over the lengths; nowhere above a full step's.
 
-    ``shift`` [s]; ``means``, ``variances`` of the law of each length above it; ``weights`` share of requests.
+    ``shift`` [s]; ``means``, ``variances`` of the law of each length above it; ``weights`` share of requests;
+    ``full_mean``, ``full_variance`` of a step with the budget used up, above the shift as well [s, s^2].
     """
 
     shift: float
     means: FloatArray
     variances: FloatArray
     weights: FloatArray
+    full_mean: float
+    full_variance: float
 
     @cached_property
     def _laws(self) -> GammaLaws:
@@ -95,7 +98,9 @@ class TpotLaw:
     def cdf(self, seconds: float) -> float:
         """Share of requests with a TPOT of at most ``seconds`` [-]."""
         above = max(0.0, seconds - self.shift)
-        return float(self.weights @ self._laws.cdf(above * self.means / self.variances))
+        mixed = float(self.weights @ self._laws.cdf(above * self.means / self.variances))
+        scale = self.full_mean / self.full_variance
+        return max(mixed, float(gamma_cdf(self.full_mean * scale, above * scale)))
 
     def quantile(self, probability: float) -> float:
         """By bisection [s]."""
@@ -125,7 +130,16 @@ def tpot_law(rank: ChunkedRank, groups: int = 24) -> TpotLaw:
     own = rank.sequence + rank.context * (prompts + steps / 2)
     means = np.minimum(rank.step_mean + seen + own, max(rank.full_step, rank.step_mean)) - rank.empty_step
     floor = 1e-10 * means**2
-    return TpotLaw(rank.empty_step, means, np.maximum(variances, floor), weights)
+    full = max(rank.full_step, rank.step_mean) - rank.empty_step
+    spread = max(_full_step_variance(rank), 1e-6 * full**2)
+    return TpotLaw(rank.empty_step, means, np.maximum(variances, floor), weights, full, spread)
+
+
+def _full_step_variance(rank: ChunkedRank) -> float:
+    """Of a step with the budget used up: the batch varies, and what the tokens of its prompt attend to [s^2]."""
+    cube = float(rank.weights @ rank.prompts**3)
+    pairs = cube / (3 * rank.prompt_mean) - (rank.prompt_second / (2 * rank.prompt_mean)) ** 2
+    return rank.spectrum.decode_variance + (rank.prefill_square * rank.room) ** 2 * pairs
 
 
 def _held_back(rank: ChunkedRank, steps: FloatArray) -> FloatArray:

@@ -151,7 +151,7 @@ def aggregated(
     ----------
     Chunked prefill: Agrawal et al., Sarathi-Serve, arXiv:2403.02310; :mod:`capplan.formulas.chunked_prefill`.
     """
-    rank = _rank(workload, request_rate, step_time, prefill_time, token_budget)
+    rank = checked_rank(workload, request_rate, step_time, prefill_time, token_budget)
     load = rank.request_rate / rank.max_rate
     if load >= 1:
         warning = f"offered {rank.request_rate:.4g}/s, the rank serves at most {rank.max_rate:.4g}/s"
@@ -184,13 +184,14 @@ def _warnings(load: float, heaviness: float, full_share: float) -> tuple[str, ..
     return tuple(text for holds, text in listed if holds)
 
 
-def _rank(
+def checked_rank(
     workload: Workload,
     request_rate: float,
     step_time: Sequence[float],
     prefill_time: Sequence[float],
     token_budget: float,
 ) -> ChunkedRank:
+    """The arguments of :func:`aggregated`, checked, as a rank with its requests in nodes."""
     from capplan.formulas.chunked_prefill_numeric import ChunkedRank
 
     if not isinstance(workload, Workload):
