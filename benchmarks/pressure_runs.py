@@ -1,23 +1,36 @@
-"""KV pressure against simulated runs of the vLLM v1 scheduler rules: errors by kind of run and split.
-
-python benchmarks/preemption.py [GRID.json]; without a file the held-out runs of the tests are used.
-"""
+"""KV pressure against simulated runs of the vLLM v1 scheduler rules, and against the scheduler itself."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
-import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import capplan
 
-HELD_OUT = Path(__file__).resolve().parents[1] / "tests" / "truth" / "preemption_runs.json"
+TRUTH = Path(__file__).resolve().parents[1] / "tests" / "truth"
 # production lengths of a reasoning model as two lognormal laws: weights, means of the logarithm, its deviations
 REASONING = ((0.827, 6.481, 0.722), (0.173, 8.156, 0.808))
+Pair = tuple[Any, dict[str, Any]]
+
+
+@cache
+def grid() -> list[dict[str, Any]]:
+    """The simulated configurations."""
+    found: list[dict[str, Any]] = json.loads((TRUTH / "preemption_runs.json").read_text(encoding="utf-8"))["runs"]
+    return found
+
+
+@cache
+def scheduler() -> dict[str, Any]:
+    """Runs of the unmodified scheduler, and long runs of its exact replica."""
+    found: dict[str, Any] = json.loads((TRUTH / "scheduler_runs.json").read_text(encoding="utf-8"))
+    return found
 
 
 def law(spec: list[Any], limit: float) -> Any:
@@ -38,7 +51,7 @@ def law(spec: list[Any], limit: float) -> Any:
 
 
 def predicted(case: dict[str, Any]) -> Any:
-    """The law's answer for one configuration."""
+    """The law's answer for a configuration of the grid."""
     step = case["step"]
     workload = capplan.Workload(input=law(case["prompt"], case["pcap"]), output=law(case["out"], case["lcap"]))
     policy = "reserve" if case["reserve_tokens"] else "swap" if case["swap"] else "recompute"
@@ -50,38 +63,81 @@ def predicted(case: dict[str, Any]) -> Any:
     )  # fmt: skip
 
 
-def rows(cases: list[dict[str, Any]]) -> Iterator[tuple[str, str, list[tuple[float, float]]]]:
-    """(kind, split, [(error of rho, relative error of B)]) without fixed lengths and metastable loads."""
-    for kind in ("closed", "cap", "open", "wm", "apc", "res", "swap"):
-        for split in ("train", "test"):
-            errors = []
-            for case in cases:
-                if case["kind"] != kind or case.get("split", "test") != split or case["dist"] == "fixed":
-                    continue
-                truth, answer = case["truth"], predicted(case)
-                if answer.metastable:
-                    continue
-                rho = (answer.swapped_per_token - truth["swtok"]) / 2 if case["swap"] else (
-                    answer.recompute_per_token - truth["rho"])  # fmt: skip
-                errors.append((abs(rho), abs(answer.batch / truth["Bt" if kind == "open" else "B"] - 1)))
-            if errors:
-                yield kind, split, errors
+@cache
+def grid_pairs(kind: str, split: str | None = None) -> list[Pair]:
+    """(predicted, simulated) of a kind, without fixed lengths (convoys) and without metastable loads."""
+    cases = [case for case in grid() if case["kind"] == kind and case["dist"] != "fixed"]
+    pairs = [(predicted(case), case["truth"]) for case in cases if split is None or case["split"] == split]
+    return [pair for pair in pairs if not pair[0].metastable]
 
 
-def main() -> None:
-    """Print the table."""
-    data = json.loads(Path(sys.argv[1] if len(sys.argv) > 1 else HELD_OUT).read_text(encoding="utf-8"))
-    cases = data["configs"] if "configs" in data else data["runs"]
-    begin = time.perf_counter()
-    print(f"{'kind':8}{'split':8}{'runs':>5}  {'rho mean':>9}{'max':>8}  {'B mean':>8}{'max':>8}")
-    for kind, split, errors in rows(cases):
-        rho, batch = ([pair[i] for pair in errors] for i in (0, 1))
-        print(
-            f"{kind:8}{split:8}{len(errors):5}  {sum(rho) / len(rho):9.4f}{max(rho):8.3f}"
-            f"  {sum(batch) / len(batch):8.2%}{max(batch):8.2%}"
+def recompute_errors(pairs: list[Pair]) -> list[float]:
+    """|rho predicted - simulated|; of swapped tokens half of what crosses the link."""
+    return [
+        abs(p.swapped_per_token - t["swtok"]) / 2 if t["swtok"] else abs(p.recompute_per_token - t["rho"])
+        for p, t in pairs
+    ]
+
+
+def batch_errors(pairs: list[Pair], *, over_time: bool = False) -> list[float]:
+    """|B predicted / simulated - 1|."""
+    return [abs(p.batch / t["Bt" if over_time else "B"] - 1) for p, t in pairs]
+
+
+def scheduler_law(spec: list[Any]) -> Any:
+    """Length law of a run of the scheduler: fixed n, lognormal (mean, cv, cap), bimodal (share, n, n, cv, cap)."""
+    kind, *numbers = spec
+    if kind == "fixed":
+        return capplan.Fixed(numbers[0])
+    if kind == "lognormal":
+        return capplan.LogNormal(numbers[0], numbers[1], max=numbers[2])
+    share, short, long, cv, limit = numbers
+    return capplan.Mixture([(w, capplan.LogNormal(n, cv, max=limit)) for w, n in ((share, short), (1 - share, long))])
+
+
+def drawn_outputs(spec: list[Any], mean: float, second: float) -> Any:
+    """The law bent (a power of its lengths) and scaled to the first two moments of the outputs a run drew."""
+    values, weights = scheduler_law(spec).nodes(200)
+    low, high = 0.3, 3.0
+    for _ in range(50):
+        power = (low + high) / 2
+        ratio = float(weights @ values ** (2 * power)) / float(weights @ values**power) ** 2
+        low, high = (power, high) if ratio < second / mean**2 else (low, power)
+    bent = values ** ((low + high) / 2)
+    return capplan.Empirical(np.maximum(bent * mean / float(weights @ bent), 1.0), weights)
+
+
+def scheduler_pairs(mode: str) -> Iterator[Pair]:
+    """(predicted, run) of the unmodified scheduler in a mode, closed or open, without fixed lengths."""
+    for run in scheduler()["runs"]:
+        par, step, drawn = run["params"], run["params"]["step"], run["drawn"]
+        if par["out"][0] == "fixed" or par["mode"] != mode:
+            continue
+        workload = capplan.Workload(
+            input=scheduler_law(par["prompt"]), output=drawn_outputs(par["out"], drawn["mean_L"], drawn["EL2"])
         )
-    print(f"{len(cases)} configurations in {time.perf_counter() - begin:.1f} s")
+        load = {"concurrency": par["N"]} if mode == "closed" else {"request_rate": par["rate"]}
+        yield capplan.kv_pressure(
+            workload, par["pool_tokens"], step_time=(step["a"], step["b"], step["c"], step["d"]),
+            max_num_seqs=par["max_num_seqs"], watermark=par["watermark"], prefix_caching=par["prefix_caching"],
+            block_size=par["block_size"], token_budget=par["max_num_batched_tokens"], **load,
+        ), run  # fmt: skip
 
 
-if __name__ == "__main__":
-    main()
+def seed_spread() -> tuple[float, float]:
+    """Mean difference of two runs of one configuration that differ by their seed: of rho, of B (relative)."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for run in scheduler()["runs"]:
+        runs.setdefault(run["id"].rsplit("-s", 1)[0], []).append(run["window"])
+    pairs = [pair for pair in runs.values() if len(pair) == 2]
+    rho = [abs(a["recompute_per_gen"] - b["recompute_per_gen"]) for a, b in pairs]
+    batch = [abs(a["mean_running_time"] / b["mean_running_time"] - 1) for a, b in pairs]
+    return float(np.mean(rho)), float(np.mean(batch))
+
+
+def replica_pairs() -> Iterator[Pair]:
+    """(predicted, row) of the long runs of the replica, without fixed lengths."""
+    for row in scheduler()["long_sweeps"]:
+        if row["spec"][0] != "fixed":
+            workload = capplan.Workload(input=1000, output=drawn_outputs(row["spec"], row["EL"], row["EL2"]))
+            yield capplan.kv_pressure(workload, row["pool"], concurrency=row["N"], token_budget=2048), row

@@ -1,15 +1,12 @@
-"""Closed forms and spectrum beside event simulations: errors of batch, step time and TPOT, by shape index.
-
-Run from the repository root: ``python -m benchmarks.tails``. Entries are |predicted / simulated - 1| in per cent as
-median / 95th percentile / largest, over the runs whose own standard error is below 2 %.
-"""
+"""``concurrency`` beside event simulations: batch, step time, ITL and TPOT, caps, routing, an hour of production."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +30,14 @@ _RELAXATIONS = 1500
 
 def rows(kind: str) -> list[dict[str, Any]]:
     """The simulated runs of a kind."""
-    data = json.loads((ROOT / "tests/truth/tail_rows.json").read_text(encoding="utf-8"))
-    found: list[dict[str, Any]] = data[kind]
+    found: list[dict[str, Any]] = _truth()[kind]
     return found
+
+
+@cache
+def _truth() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((ROOT / "tests/truth/tail_rows.json").read_text(encoding="utf-8"))
+    return data
 
 
 def hyperexponential_dispersion(ca2: float, rate: float, horizon: float) -> float:
@@ -115,22 +117,6 @@ def group(index: float) -> str:
     return "10 and more" if index >= 10 else "2 to 10" if index >= 2 else "below 2"
 
 
-def shown(ratios: list[float]) -> str:
-    """median / p95 / max of the errors in per cent."""
-    errors = 100 * np.abs(np.array(ratios) - 1)
-    return "/".join(f"{value:.1f}" for value in (np.median(errors), np.percentile(errors, 95), errors.max()))
-
-
-def table(title: str, collected: dict[str, Errors]) -> None:
-    """Print one block: quantities down, groups across."""
-    groups = sorted(collected)
-    print(f"\n{title}")
-    names = list(next(iter(collected.values())))
-    print(f"{'':18s}" + "".join(f"{g + ' (' + str(len(collected[g][names[0]])) + ')':>24s}" for g in groups))
-    for name in names:
-        print(f"{name:18s}" + "".join(f"{shown(collected[g][name]):>24s}" for g in groups))
-
-
 def collect(kind: str, method: str) -> dict[str, Errors]:
     """Ratios of the open runs of a kind by shape index."""
     collected: dict[str, Errors] = {}
@@ -144,11 +130,7 @@ def cap_table() -> dict[str, Errors]:
     """Waiting and TPOT behind a cap; waits only where at least 5 % wait."""
     collected: dict[str, Errors] = {}
     for row in rows("cap"):
-        cfg, par = row["cfg"], row["par"]
-        workload, step = grid_workload(cfg["L"], cfg["P"]), (par["a"], par["e"], par["c"])
-        free = concurrency(workload, par["lam"], step)
-        index = dispersion_of(cfg, par["lam"], free.dispersion_horizon_seconds) if free.stable else 1.0
-        state = concurrency(workload, par["lam"], step, cfg["m"], index)
+        cfg, state = row["cfg"], capped_state(row)
         if row["w"][0] < 0.05 or row["se_wait_probability"] > 0.1 * row["w"][0]:
             continue
         pairs = {
@@ -171,6 +153,56 @@ def routing_step(cfg: dict[str, Any], workload: Workload) -> tuple[float, tuple[
     m = workload.decode_moments
     c = cfg["sh"] * b / workload.mean_context
     return cfg["x"] / (m.m01 * b), (a, b - c * workload.mean_context, c)
+
+
+def slowdown_ratios() -> list[float]:
+    """How much longer the shortest quarter of the requests takes behind a cap, predicted over simulated."""
+    found = []
+    for row in rows("cap"):
+        if row["w"][0] >= 0.05 and row["se_wait_probability"] <= 0.1 * row["w"][0]:
+            short = capped_state(row).slowdown(shortest_quarter(row["cfg"]) + 1)
+            found.append(short / (row["short"][0] / row["short"][1]))
+    return found
+
+
+def shortest_quarter(cfg: dict[str, Any]) -> float:
+    """Mean decode steps of the shortest quarter of the requests."""
+    nodes = grid_workload(cfg["L"], cfg["P"]).decode_nodes(240)
+    order = np.argsort(nodes.steps)
+    left = 0.25 - np.concatenate([[0.0], np.cumsum(nodes.weights[order])[:-1]])
+    share = np.clip(left, 0.0, nodes.weights[order])
+    return float(nodes.steps[order] @ share / share.sum())
+
+
+def capped_state(row: dict[str, Any]) -> Stationary:
+    """The prediction for a row with a cap."""
+    cfg, par = row["cfg"], row["par"]
+    workload, step = grid_workload(cfg["L"], cfg["P"]), (par["a"], par["e"], par["c"])
+    free = concurrency(workload, par["lam"], step)
+    index = dispersion_of(cfg, par["lam"], free.dispersion_horizon_seconds) if free.stable else 1.0
+    return concurrency(workload, par["lam"], step, cfg["m"], index)
+
+
+def hour_states() -> Iterator[tuple[Stationary, dict[str, Any]]]:
+    """An hour of production traffic, its dispersion taken over 1.5 relaxation times."""
+    requests = _truth()["production_hour_requests"]
+    workload, rate = Workload(joint=np.array(requests, float)), sum(row[2] for row in requests) / 3600
+    for row in rows("production_hour"):
+        step, share = (row["a"], row["e"], row["c"]), row["scale"] / row["G"]
+        yield (
+            concurrency(workload, rate * share, step, dispersion=row["idc"][1], dispersion_window=3600 / row["scale"]),
+            row,
+        )
+
+
+def by_length_ratios(kind: str) -> Iterator[tuple[Stationary, str, float]]:
+    """TPOT P99 of the shortest 25 % and of the longest 5 % of the requests, predicted over simulated."""
+    for row in rows(kind):
+        state = predict(row)
+        if row["cfg"]["L"] != "fixed" and clean(row, state):
+            short, long = row["L25_95"]
+            for name, outputs in (("tpot_s", (2.0, short + 1)), ("tpot_l", (long + 1, math.inf))):
+                yield state, name, state.tpot_quantile(0.99, outputs) / row[name][5]
 
 
 def routing_table() -> dict[str, Errors]:
@@ -208,19 +240,3 @@ def barrier_table() -> dict[str, Errors]:
         )  # fmt: skip
         collected.setdefault(_BARRIER_ROUTES[cfg["pol"]], {}).setdefault("step mean", []).append(mean / row["ET"])
     return collected
-
-
-def main() -> None:
-    """Print every table."""
-    jobs: list[tuple[str, Callable[[], dict[str, Errors]]]] = [
-        (f"{kind}, {method}", lambda kind=kind, method=method: collect(kind, method))  # type: ignore[misc]
-        for kind in ("open_poisson", "open_bursty")
-        for method in ("closed", "exact")
-    ]
-    jobs += [("cap", cap_table), ("routing", routing_table), ("data-parallel barrier", barrier_table)]
-    for title, job in jobs:
-        table(title, job())
-
-
-if __name__ == "__main__":
-    main()

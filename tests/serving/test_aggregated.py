@@ -1,43 +1,20 @@
-import json
 import math
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.pool_runs import chunked_pairs
 from capplan.cards.workload import Workload
 from capplan.errors import InputError
-from capplan.formulas.length_laws import Fixed, LogNormal, Mixture
+from capplan.formulas.length_laws import LogNormal
 from capplan.serving.aggregated import aggregated
 
-RUNS = json.loads((Path(__file__).parents[1] / "truth" / "chunked_prefill_runs.json").read_text())["runs"]
-REASONING = ((0.827, 6.481, 0.722), (0.173, 8.156, 0.808))
 QUANTILES = {0.5: 2, 0.9: 3, 0.99: 5}
 
 
-def outputs(name, mean):
-    if name == "fixed":
-        return Fixed(mean)
-    if name == "ln1":
-        return LogNormal(mean, 1.0)
-    if name == "bimodal":
-        return Mixture([(0.9, 0.4 * mean), (0.1, 6.4 * mean)])
-    parts = [(w, math.exp(m + s * s / 2), math.sqrt(math.exp(s * s) - 1)) for w, m, s in REASONING]
-    return Mixture([(w, LogNormal(middle, cv, max=32768)) for w, middle, cv in parts])
-
-
-@cache
 def pairs():
     """(predicted, simulated) of every run with prompts of a coefficient of variation of at most 1."""
-    found = []
-    for run in RUNS:
-        cfg = run["cfg"]
-        prompt = Fixed(1000) if cfg["P"] == "fixed" else LogNormal(1500, 1.0)
-        workload = Workload(input=prompt, output=outputs(cfg["L"], cfg["ml"]))
-        step, prefill = (cfg["a"], cfg["e"], cfg["c"]), (cfg["d"], cfg["g"])
-        found.append((aggregated(workload, run["rate"], step, prefill, cfg["C"]), run))
-    return found
+    return chunked_pairs()
 
 
 def errors(predict, truth):

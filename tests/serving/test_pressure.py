@@ -1,58 +1,22 @@
-import json
 import math
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.pressure_runs import grid_pairs
 from capplan.cards.workload import Workload
 from capplan.errors import InputError, UnknownNameError
-from capplan.formulas.length_laws import Exponential, Fixed, LogNormal, Mixture, Pareto
+from capplan.formulas.length_laws import LogNormal, Pareto
 from capplan.quantities.chain import Chain
 from capplan.serving.pressure import kv_pressure
 
-RUNS = json.loads((Path(__file__).parents[1] / "truth" / "preemption_runs.json").read_text())["runs"]
-REASONING = ((0.827, 6.481, 0.722), (0.173, 8.156, 0.808))
 STEP = (0.006, 2e-5, 4e-8, 2.7e-5)
 WORKLOAD = Workload(input=500, output=LogNormal(1000, 1.0, max=9049))
 
 
-def law(spec, limit):
-    kind, *numbers = spec
-    if kind == "fixed":
-        return Fixed(numbers[0])
-    if kind == "ln":
-        return LogNormal(*numbers, max=limit)
-    if kind == "exp":
-        return Exponential(numbers[0], max=limit)
-    if kind == "bi":
-        share, short, short_cv, long, long_cv = numbers
-        parts = ((share, short, short_cv), (1 - share, long, long_cv))
-    else:
-        parts = [(w, math.exp(m + s * s / 2), math.sqrt(math.exp(s * s) - 1)) for w, m, s in REASONING]
-    return Mixture([(w, LogNormal(mean, cv, max=limit)) for w, mean, cv in parts])
-
-
-def predicted(run):
-    step = run["step"]
-    return kv_pressure(
-        Workload(input=law(run["prompt"], run["pcap"]), output=law(run["out"], run["lcap"])),
-        run["pool"], concurrency=run["N"], request_rate=run["rate"],
-        step_time=(step["ta"], step["tb"], step["tc"], step["td"]), max_num_seqs=run["max_num_seqs"],
-        watermark=run["watermark_tokens"] / run["pool"],
-        policy="reserve" if run["reserve_tokens"] else "swap" if run["swap"] else "recompute",
-        reserve_tokens=run["reserve_tokens"], prefix_caching=bool(run["apc"]), block_size=run["block"],
-        token_budget=run["budget"],
-    )  # fmt: skip
-
-
-@cache
 def pairs(kind):
-    """(predicted, simulated) of every run of a kind; fixed lengths move in convoys and are no part of the law."""
-    runs = [run for run in RUNS if run["kind"] == kind and run["dist"] != "fixed"]
-    found = [(predicted(run), run["truth"]) for run in runs]
-    return [pair for pair in found if not pair[0].metastable]
+    """(predicted, simulated) of every held-out run of a kind."""
+    return grid_pairs(kind, "test")
 
 
 def mean_error(kind, field, truth, relative=False):

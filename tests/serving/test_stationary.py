@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.tails import barrier_table, cap_table, collect, routing_table
+from benchmarks.tail_runs import barrier_table, cap_table, collect, routing_table
 from capplan.cards.workload import Workload
 from capplan.cards.workload_card import load_workload
 from capplan.errors import InputError, UnknownNameError
