@@ -19,8 +19,8 @@ from capplan.planning.latency import Array, Law
 from capplan.planning.operating_point import linearised_at, step_table
 from capplan.planning.prefill_pool import token_budget
 from capplan.planning.problem import Problem
+from capplan.planning.prompt_line import prompt_line
 from capplan.serving.layout import Layout
-from capplan.serving.prefill import prefill
 from capplan.serving.stationary import Stationary, concurrency
 
 TURNS = 3
@@ -117,7 +117,7 @@ def _evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> 
     law = ttft_law(found)
     state: Any = MixedState(decode, found, _burst_factor(problem, line, rank_rate, ranks, decode))
     return AggregatedPool(
-        layout, instances, budget, line, state, rank_rate, kv_use(problem, budget, decode),
+        layout, instances, budget, line, state, rank_rate, kv_use(problem, layout, budget, decode),
         batch_cap(problem, layout, budget, decode), Law.of(law.seconds, law.shares).reduced(),
     )  # fmt: skip
 
@@ -156,25 +156,6 @@ def _chunked_rank(problem: Problem, layout: Layout, instances: int, rank_rate: f
             return None
         batch = rank.running
     return rank
-
-
-def prompt_line(problem: Problem, layout: Layout) -> tuple[float, float]:
-    """(d, g): seconds a prompt token adds to a step, d, and its attention, g/2 a token squared.
-
-    From three passes of half, one and two token budgets: a chunk shares the weight reads of the decode step it joins,
-    so the constant of the parabola is not paid again. One rank prefills while the others of its instance wait.
-    """
-    return problem.kept("prompt line", layout, lambda: _prompt_line(problem, layout))
-
-
-def _prompt_line(problem: Problem, layout: Layout) -> tuple[float, float]:
-    budget = token_budget(problem)
-    tokens = budget * np.array([0.5, 1.0, 2.0])
-    passed = prefill(problem.model, problem.hardware, layout, tokens, **problem.timing()).seconds
-    seconds = np.broadcast_to(np.asarray(passed, float), tokens.shape)
-    slopes = np.diff(seconds) / np.diff(tokens)
-    square = max(0.0, float(slopes[1] - slopes[0]) / (0.75 * budget))
-    return max(0.0, float(slopes[0]) - square * 0.75 * budget), square
 
 
 def request_nodes(workload: Workload) -> tuple[Array, Array, Array]:

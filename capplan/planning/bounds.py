@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 
-from capplan.planning.decode_pool import capacity_tokens, pool_memory
+from capplan.planning.decode_pool import pool_memory
 from capplan.planning.operating_point import step_table
 from capplan.planning.problem import Problem
+from capplan.planning.residents import residents
 from capplan.serving.layout import Layout
 
 _MEAN_BELOW = {"p90": 1.0, "p99": 1.0, "p999": 1.0}
@@ -34,7 +35,8 @@ def best_rank_rate(problem: Problem, layout: Layout) -> float:
     workload = problem.workload
     if not pool_memory(problem, layout).fits:
         return 0.0
-    most = capacity_tokens(problem, pool_memory(problem, layout)) / workload.mean_context
+    held = residents(problem, layout, pool_memory(problem, layout))
+    most = held.capacity / held.mean
     if most < 1:
         return 0.0
     table = step_table(problem, layout)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from capplan.formulas.overflow import demand_quantile, overflow_probability, random_count_demand, safe_cap
 from capplan.planning.operating_point import linearised
 from capplan.planning.pool import Pool
 from capplan.planning.problem import Problem
+from capplan.planning.residents import residents
 from capplan.quantities.chain import Chain
 from capplan.serving.layout import Layout
 from capplan.serving.memory import MemoryBudget, memory
 from capplan.serving.stationary import Stationary, concurrency
-
-if TYPE_CHECKING:
-    from capplan.cards.workload import Workload
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,19 +39,6 @@ class DecodePool(Pool):
     cap: int
 
 
-def running_size_moments(workload: Workload) -> tuple[float, float, float]:
-    r"""Mean, variance and third central moment of the cached tokens of a running request.
-
-    .. math:: E[X^3] = E[D P'^3 + \tfrac32 P'^2 D^2 + P' D^3 + D^4/4]/E[D]
-
-    with D = L - 1 decode steps and the prompt P' of :class:`capplan.formulas.decode_nodes.DecodeMoments`.
-    """
-    m = workload.decode_moments
-    mean, variance = workload.mean_context, workload.context_std**2
-    third_raw = (m.m31 + 1.5 * m.m22 + m.m13 + m.m04 / 4) / m.m01
-    return mean, variance, third_raw - 3 * mean * variance - mean**3
-
-
 def evaluate(
     problem: Problem, layout: Layout, instances: int, rate: float, chain: Chain | None = None
 ) -> DecodePool | None:
@@ -77,7 +61,7 @@ def _evaluate(problem: Problem, layout: Layout, instances: int, rate: float, cha
     if not stationary.stable:
         return None
     budget = pool_memory(problem, layout)
-    kv, cap = kv_use(problem, budget, stationary), batch_cap(problem, layout, budget, stationary)
+    kv, cap = kv_use(problem, layout, budget, stationary), batch_cap(problem, layout, budget, stationary)
     return DecodePool(layout, instances, budget, coefficients, stationary, rank_rate, kv, cap)
 
 
@@ -119,13 +103,13 @@ def stationary_batch(
     )
 
 
-def kv_use(problem: Problem, budget: MemoryBudget, stationary: Stationary) -> KvUse:
+def kv_use(problem: Problem, layout: Layout, budget: MemoryBudget, stationary: Stationary) -> KvUse:
     """Demand of the stationary batch against the pool of a rank."""
-    sizes = running_size_moments(problem.workload)
-    capacity = capacity_tokens(problem, budget)
+    held = residents(problem, layout, budget)
+    capacity = held.capacity
     if capacity <= 0:
         return KvUse(math.inf, math.inf, 1.0, math.inf)
-    mean, variance, third = random_count_demand(stationary.mean, stationary.std**2, *sizes)
+    mean, variance, third = random_count_demand(stationary.mean, stationary.std**2, *held.sizes)
     overflow = float(overflow_probability(capacity, mean, variance, third))
     p99, needed = (
         max(0.0, demand_quantile(p, mean, variance, third)) / capacity
@@ -146,10 +130,7 @@ def batch_cap(problem: Problem, layout: Layout, budget: MemoryBudget, stationary
     """The ``max_num_seqs`` to set on a rank: what memory holds safely, and never less than the P99.9 batch needs."""
     if problem.scenario.serving.max_num_seqs is not None:
         return problem.scenario.serving.max_num_seqs
-    safe = problem.kept("safe cap", layout, lambda: _safe_cap(problem, budget))
+    held = residents(problem, layout, budget)
+    overflow = problem.scenario.slo.kv_overflow
+    safe = problem.kept("safe cap", layout, lambda: safe_cap(held.capacity, *held.sizes, overflow))
     return max(1, safe, math.ceil(float(stationary.quantile(0.999))))
-
-
-def _safe_cap(problem: Problem, budget: MemoryBudget) -> int:
-    capacity = capacity_tokens(problem, budget)
-    return safe_cap(capacity, *running_size_moments(problem.workload), problem.scenario.slo.kv_overflow)

@@ -17,6 +17,7 @@ from capplan.serving.linear import linear_coefficients
 from capplan.serving.step import decode_step
 
 if TYPE_CHECKING:
+    from capplan.cards.workload import Workload
     from capplan.planning.problem import Problem
     from capplan.serving.layout import Layout
 
@@ -126,10 +127,18 @@ def _barrier_wait(problem: Problem, layout: Layout, line: tuple[float, float, fl
     if layout.dp == 1:
         return 0.0
     (a, e, c), workload = line, problem.workload
+    routing = BARRIER_ROUTING[problem.scenario.serving.routing]
     mean = barrier_step_mean(
         a, e, c, rank_rate, workload.mean_decode_steps, workload.mean_context, workload.context_std,
         float(running_weight_cube(e, c, workload.decode_moments)), layout.dp,
-        BARRIER_ROUTING[problem.scenario.serving.routing],
+        routing, _light_damping(line, workload) if routing == "round-robin" else 1.0,
     )  # fmt: skip
     load = rank_rate * workload.mean_decode_steps * (e + c * workload.mean_context)
     return max(0.0, mean * (1 - load) - a) if math.isfinite(mean) else math.inf
+
+
+def _light_damping(line: tuple[float, float, float], workload: Workload) -> float:
+    """What dealing requests in turn leaves of the batch part of the variance at light load, eta_0 [1]."""
+    (_, e, c), (i00, i01, i11) = line, workload.overlap
+    b = e + c * workload.mean_context
+    return float((e * e * i00 + 2 * e * c * i01 + c * c * i11) / (b * b * workload.decode_moments.m01))

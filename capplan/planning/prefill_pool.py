@@ -17,6 +17,7 @@ from capplan.planning.pool import Pool
 from capplan.planning.problem import Problem
 from capplan.serving.layout import Layout
 from capplan.serving.prefill import prefill
+from capplan.serving.prefill_queue import queue_warnings
 
 LEAST_PROMPT_TOKENS = 1.0
 NIC_EFFICIENCY = 0.85
@@ -52,6 +53,7 @@ class PrefillPool(Pool):
     utilization: float
     wait_probability: float
     ttft: Law
+    warnings: tuple[str, ...] = ()
 
 
 def prompt_grid(problem: Problem) -> tuple[Array, Array]:
@@ -143,4 +145,6 @@ def _evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> 
     wait = Law(seconds, shares / shares.sum()).reduced()
     own = Law.of(cost.alone_seconds + cost.transfer_seconds, cost.weights)
     budget = pool_memory(problem, layout)
-    return PrefillPool(layout, instances, budget, cost, load, queue.wait_probability, wait.plus(own))
+    return PrefillPool(
+        layout, instances, budget, cost, load, queue.wait_probability, wait.plus(own), queue_warnings(queue)
+    )

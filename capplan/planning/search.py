@@ -223,7 +223,14 @@ def longest_request(problem: Problem, budget: MemoryBudget, *, decodes: bool) ->
             return float(problem.workload.output.quantile(0.999))
 
         longest = max(longest, problem.workload.input.mean + problem.kept("longest output", Layout(), longest_output))
-    return Check("longest_request_tokens", longest, max(1.0, capacity_tokens(problem, budget)))
+    return Check("longest_request_tokens", longest, max(1.0, _room_for(problem, budget, longest)))
+
+
+def _room_for(problem: Problem, budget: MemoryBudget, longest: float) -> float:
+    """Tokens of one request a rank holds; where bytes a token are no constant, at the rate of the longest."""
+    if budget.capacity_tokens is not None or budget.kv_pool_bytes <= 0:
+        return capacity_tokens(problem, budget)
+    return longest * budget.kv_pool_bytes / float(budget.kv_bytes(longest))
 
 
 def prefill_search(

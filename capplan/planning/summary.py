@@ -9,13 +9,9 @@ from typing import Any
 from capplan.planning.decode_pool import DecodePool, capacity_tokens
 from capplan.planning.links import LinkLoad, decode_links, prefill_links
 from capplan.planning.prefill_pool import PrefillPool
+from capplan.planning.pressure import pool_eviction, pool_pressure
 from capplan.planning.problem import Problem
-from capplan.quantities.chain import Chain
 from capplan.serving.layout import Layout
-from capplan.serving.pressure import kv_pressure
-
-SHOWN = frozenset({"preemptions_per_request", "recompute_per_token"})
-"""Quantities of KV pressure that a summary shows; overriding others of them changes nothing in a plan."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +33,11 @@ class PoolSummary:
     preemptions_per_request: float | None
     recompute_share: float | None
     metastable: bool | None
+    preempted_share: float | None = None
+    preemption_gap_p99_seconds: float | None = None
+    recompute_time_share: float | None = None
+    preempted_recompute_seconds: float | None = None
+    preempted_swap_seconds: float | None = None
     links: dict[str, Any] = field(default_factory=dict)
     engine_flags: str = ""
 
@@ -78,13 +79,8 @@ def decode_summary(
 ) -> PoolSummary:
     """Summary of a pool that decodes."""
     capacity = capacity_tokens(problem, pool.budget)
-    pressure, chain = None, Chain(problem.scenario.override)
-    if capacity > 0:
-        pressure = kv_pressure(
-            problem.workload, capacity, request_rate=pool.rank_rate, step_time=pool.coefficients,
-            max_num_seqs=pool.cap, chain=chain,
-        )  # fmt: skip
-        problem.used.update(chain.used_overrides & SHOWN)
+    pressure = pool_pressure(problem, pool)
+    used = links_dict(decode_links(problem, pool) if links is None else links)
     return PoolSummary(
         role=role,
         instances=pool.instances,
@@ -101,9 +97,27 @@ def decode_summary(
         preemptions_per_request=None if pressure is None else pressure.preemptions_per_request,
         recompute_share=None if pressure is None else pressure.recompute_per_token,
         metastable=None if pressure is None else pressure.metastable,
-        links=links_dict(decode_links(problem, pool) if links is None else links),
+        **_preemption(problem, pool, used),
+        links=used,
         engine_flags=engine_flags(problem, pool.layout, pool.cap),
     )
+
+
+def _preemption(problem: Problem, pool: DecodePool, links: dict[str, Any]) -> dict[str, float]:
+    """What preemption does to requests, and what swapping would cost in place of computing again."""
+    pressure = pool_pressure(problem, pool)
+    if pressure is None:
+        return {}
+    found = {
+        "preempted_share": pressure.hit_share,
+        "preemption_gap_p99_seconds": pressure.gap_quantile(0.99),
+        "recompute_time_share": pressure.recompute_time_share or 0.0,
+    }
+    either = pool_eviction(problem, pool, pressure, links.get("pcie", {}).get("utilization", 0.0))
+    if either is not None:
+        found["preempted_recompute_seconds"] = either.recompute_seconds
+        found["preempted_swap_seconds"] = either.swap_seconds
+    return found
 
 
 def prefill_summary(problem: Problem, pool: PrefillPool, rate: float) -> PoolSummary:

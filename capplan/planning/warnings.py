@@ -5,29 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from capplan.planning.pools import Pools
+from capplan.planning.pressure import pressure_warnings
 from capplan.planning.problem import Problem
 
-HIGH_LOAD = 0.9
 LONG_SHARE = 1e-4
 
 
 def warnings(problem: Problem, pools: Pools) -> tuple[str, ...]:
     """One line each."""
-    return (*pools.decode.stationary.warnings, *_mixed(pools), *_loads(pools), *_lengths(problem))
+    pressure = pressure_warnings(problem, pools.decode)
+    return (*pools.decode.stationary.warnings, *_mixed(pools), *_prefill(pools), *pressure, *_lengths(problem))
 
 
 def _mixed(pools: Pools) -> Iterator[str]:
     if pools.both is not None:
-        from capplan.serving.aggregated import HEAVY, heaviness
+        from capplan.serving.aggregated import rank_warnings
 
-        heavy = heaviness(pools.both.rank)
-        if heavy > HEAVY:
-            yield f"heaviness {heavy:.2g} above {HEAVY}: long prompts rule the tail; percentiles are indicative"
+        yield from rank_warnings(pools.both.rank)
 
 
-def _loads(pools: Pools) -> Iterator[str]:
-    if pools.prefill is not None and pools.prefill.utilization > HIGH_LOAD:
-        yield f"prefill load {pools.prefill.utilization:.0%}: TTFT tails are uncertain above {HIGH_LOAD:.0%}"
+def _prefill(pools: Pools) -> Iterator[str]:
+    if pools.prefill is not None:
+        yield from pools.prefill.warnings
 
 
 def _lengths(problem: Problem) -> Iterator[str]:

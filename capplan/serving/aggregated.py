@@ -159,11 +159,11 @@ def aggregated(
         return Aggregated(
             rank.max_rate, load, False, *lost, 1.0, 1.0, rank.empty_step, math.inf, math.inf, (warning,), None
         )
-    mixture, heavy = rank.mixture, heaviness(rank)
+    mixture = rank.mixture
     return Aggregated(
         max_rate=rank.max_rate, load=load, stable=True, step_mean=rank.step_mean, batch_mean=rank.running,
         full_step_share=mixture.full_share, prefill_step_share=mixture.prefill_share, decode_step=rank.decode_step,
-        full_step=rank.full_step, heaviness=heavy, warnings=_warnings(load, heavy, mixture.full_share), _rank=rank,
+        full_step=rank.full_step, heaviness=heaviness(rank), warnings=rank_warnings(rank), _rank=rank,
     )  # fmt: skip
 
 
@@ -174,10 +174,13 @@ def heaviness(rank: ChunkedRank) -> float:
     return share * long_prompt / max(rank.steps_mean * rank.step_mean, 1e-300)
 
 
-def _warnings(load: float, heaviness: float, full_share: float) -> tuple[str, ...]:
+def rank_warnings(rank: ChunkedRank) -> tuple[str, ...]:
+    """Where a stable rank leaves the range in which the laws were checked, one line each."""
+    load, heavy, full_share = rank.request_rate / rank.max_rate, heaviness(rank), rank.mixture.full_share
     listed = [
         (load > _HIGH_LOAD, f"load {load:.2f} of the largest rate: TTFT is 10-15 % low above {_HIGH_LOAD}"),
-        (heaviness > HEAVY, f"heaviness {heaviness:.3g}: long prompts rule the tail; percentiles are indicative"),
+        (heavy > HEAVY,
+         f"heaviness {heavy:.3g}, above {HEAVY}: long prompts rule the tail; percentiles are indicative"),
         (abs(full_share / 0.01 - 1) < _CLIFF,
          f"{full_share:.2%} of the steps are full: the P99 of the gaps sits on a cliff there"),
     ]  # fmt: skip

@@ -119,6 +119,7 @@ def kv_pressure(
     token_budget: float = 8192,
     kv: Callable[[Any], Any] | None = None,
     *,
+    prompts_elsewhere: bool = False,
     chain: Chain | None = None,
 ) -> KvPressure:
     """Preemption, recompute, waits and overflow of one rank when its KV pool runs short.
@@ -141,6 +142,8 @@ def kv_pressure(
     block_size : page of the KV cache [token]
     token_budget : tokens of one step, ``max_num_batched_tokens`` [token]
     kv : bytes one sequence holds on the rank, as a function of its context [B]
+    prompts_elsewhere : prompts are read on other ranks, or their time is in ``step_time`` already: only what is lost
+        is prefilled here
     chain : records the named quantities, applies overrides
 
     Returns
@@ -175,7 +178,7 @@ def kv_pressure(
     chain = Chain() if chain is None else chain
     chain.given("kv_pool_capacity", kv_capacity, "argument")
     chain.given("held_mean_tokens", rank.request.sizes.held, "workload")
-    step = None if step_time is None else PressureStep(step_time, rank)
+    step = None if step_time is None else PressureStep(step_time, rank, prompts_here=not prompts_elsewhere)
     if concurrency is not None:
         in_flight = positive_number(concurrency, "concurrency", least=1)
         if not rank.holds_one:

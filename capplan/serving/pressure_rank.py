@@ -89,7 +89,8 @@ class PressureRank:
 class PressureStep:
     """Step time of the rank in a state, and the time it takes to prefill again what a victim lost."""
 
-    def __init__(self, step_time: Any, rank: PressureRank) -> None:
+    def __init__(self, step_time: Any, rank: PressureRank, *, prompts_here: bool = True) -> None:
+        self._prompts = rank.request.prompt_tokens / rank.request.sizes.output if prompts_here else 0.0
         self._rank, self.prefill, self._function = rank, 0.0, None
         if isinstance(step_time, (tuple, list)) and len(step_time) in (3, 4):
             parts = [positive_number(part, "step_time", least=0.0) for part in step_time]
@@ -112,8 +113,7 @@ class PressureStep:
             return found if np.ndim(state.batch) else float(found[0])
         request = self._rank.request
         decode = self._empty + state.batch * (self._sequence + self._context * request.context_tokens)
-        prompts = request.prompt_tokens / request.sizes.output + self._rank.recomputed(state)
-        return decode + self.prefill * state.batch * prompts
+        return decode + self.prefill * state.batch * (self._prompts + self._rank.recomputed(state))
 
     def refill_seconds(self, state: PoolPressure) -> float:
         """Prefill of a victim [s]; none is lost under ``swap``."""

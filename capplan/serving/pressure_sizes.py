@@ -149,13 +149,27 @@ def _kv_table(kv: Callable[[Any], Any], longest: float) -> Callable[[Any], Any]:
     import numpy as np
 
     contexts = np.unique(np.concatenate([np.arange(257.0), np.geomspace(1.0, max(longest, 257.0), 512)]))
-    try:
-        values = np.array([float(kv(float(context))) for context in contexts])
-    except (TypeError, ValueError) as error:
-        raise InputError("must give one number of bytes for a context", key="kv") from error
+    values = _on_array(kv, contexts)
+    if values is None:
+        try:
+            values = np.array([float(kv(float(context))) for context in contexts])
+        except (TypeError, ValueError) as error:
+            raise InputError("must give one number of bytes for a context", key="kv") from error
     if not np.all((values >= 0) & (values <= 1e18)) or values[-1] <= 0:
         raise InputError("must give a finite number of bytes for every context", key="kv")
     return lambda context: np.interp(context, contexts, values)
+
+
+def _on_array(kv: Callable[[Any], Any], contexts: Any) -> Any:
+    """``kv`` of an array at once, where it takes one; None where it does not."""
+    import numpy as np
+
+    try:
+        values = np.asarray(kv(np.maximum(contexts, 1.0)), dtype=float)
+        first = float(kv(0.0))
+    except (InputError, TypeError, ValueError):
+        return None
+    return np.append(first, values[1:]) if values.shape == contexts.shape else None
 
 
 def with_reservation(workload: Workload, request: PoolRequest, reserve_tokens: float) -> RequestSizes:
