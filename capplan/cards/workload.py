@@ -110,10 +110,24 @@ class Workload:
     # -- moments ---------------------------------------------------------------------------------------------------
 
     def moment(self, i: int, j: int) -> float:
-        """E[P^i L^j], jointly [token^(i+j)]."""
+        """E[P^i L^j], jointly [token^(i+j)]; kept."""
+        if (i, j) not in self._moments:
+            self._moments[i, j] = self._moment(i, j)
+        return self._moments[i, j]
+
+    def _moment(self, i: int, j: int) -> float:
         if self.joint is not None:
             return float((self.joint.weight * self.joint.input**i * self.joint.output**j).sum())
         return math.fsum(kind.share * kind.input.moment(i) * kind.output.moment(j) for kind in self.classes)
+
+    @cached_property
+    def _moments(self) -> dict[tuple[int, int], float]:
+        return {}
+
+    @cached_property
+    def long_request_tokens(self) -> float:
+        """Prompt and output at P99.9 of each [token]."""
+        return float(self.input.quantile(0.999)) + float(self.output.quantile(0.999))
 
     @cached_property
     def decode_moments(self) -> DecodeMoments:

@@ -247,7 +247,7 @@ def first_wait_quantile_steps(probability: float, wait_probability: float, mean:
 
     Returns
     -------
-    wait : [step]; P95 within 15 % and P99 within 20 % in the mean where more than two wait
+    wait : [step]; P95 within 20 % and P99 within 30 % in the mean where more than two wait
 
     References
     ----------

@@ -99,6 +99,7 @@ def stationary_batch(
         dispersion=section.workload.dispersion,
         routing=section.serving.routing,
         instances=ranks,
+        dispersion_window=section.workload.dispersion_window,
         chain=chain,
     )
 

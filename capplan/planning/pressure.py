@@ -12,11 +12,13 @@ from capplan.planning.prompt_line import prompt_line
 from capplan.quantities.chain import Chain
 from capplan.serving.eviction import Eviction, eviction
 from capplan.serving.pressure import KvPressure, kv_pressure
+from capplan.serving.stationary import concurrency
 
 SHOWN = frozenset({"preemptions_per_request", "recompute_per_token"})
 """Quantities of KV pressure that a summary shows; overriding others of them changes nothing in a plan."""
 RARE = 1e-5
 """Share of time below which the pool never runs short in practice, so that nothing rests on the law of KV pressure."""
+LEAST_PEAKEDNESS = 0.02
 FREQUENT = 0.01
 """Overflow, as a share of time, from which on what the snapshot laws leave out shows in TPOT and E2E."""
 
@@ -39,10 +41,17 @@ def _pressure(problem: Problem, pool: DecodePool) -> KvPressure | None:
     chain = Chain(problem.scenario.override)
     found = kv_pressure(
         problem.workload, capacity, request_rate=pool.rank_rate, step_time=(*pool.coefficients, again),
-        max_num_seqs=pool.cap, token_budget=token_budget(problem), prompts_elsewhere=True, chain=chain, **held,
+        max_num_seqs=pool.cap, token_budget=token_budget(problem), peakedness=_peakedness(problem, pool),
+        prompts_elsewhere=True, chain=chain, **held,
     )  # fmt: skip
     problem.used.update(chain.used_overrides & SHOWN)
     return found
+
+
+def _peakedness(problem: Problem, pool: DecodePool) -> float:
+    """What bursts and routing make of the variance of the batch."""
+    calm = concurrency(problem.workload, pool.rank_rate, pool.coefficients, cap=problem.scenario.serving.max_num_seqs)
+    return max(LEAST_PEAKEDNESS, (pool.stationary.std / calm.std) ** 2) if calm.std > 0 else 1.0
 
 
 def pool_eviction(problem: Problem, pool: DecodePool, pressure: KvPressure, link_utilization: float) -> Eviction | None:
@@ -64,6 +73,6 @@ def pressure_warnings(problem: Problem, pool: DecodePool) -> Iterator[str]:
         yield from (f"KV pressure: {text}" for text in pressure.warnings)
     if pool.kv.overflow_probability > FREQUENT:
         yield (
-            f"KV overflow {pool.kv.overflow_probability:.1%} of time: TPOT and E2E leave out preemption, which hits "
+            f"KV overflow {pool.kv.overflow_probability:.1%} of time: latencies leave out preemption, which hits "
             f"{pressure.hit_share:.1%} of requests (largest gap P99 {pressure.gap_quantile(0.99):.3g} s)"
         )

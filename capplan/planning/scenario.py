@@ -71,6 +71,7 @@ class WorkloadSection(_Section):
     rate: Rate | None = None
     concurrency: int | None = Field(default=None, ge=1, le=10_000_000, strict=True)
     dispersion: float = Field(default=1.0, gt=0, le=1e6)
+    dispersion_window: Seconds | None = None
 
     @model_validator(mode="after")
     def _one_source_of_lengths_and_load(self) -> WorkloadSection:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 HIGH_LOAD = 0.9
 LOW_LOAD = 0.3
+BUSY = 0.75
 HEAVY_VARIATION = 15.0
 PROMPT_NODES = 48
 
@@ -131,7 +132,7 @@ def queue_warnings(queue: MgkQueue) -> tuple[str, ...]:
     listed = [
         (queue.utilization > HIGH_LOAD,
          f"prefill load {queue.utilization:.0%}: TTFT tails are uncertain above {HIGH_LOAD:.0%}"),
-        (queue.servers > 1 and queue.utilization > 0.8 and queue.service_variation > HEAVY_VARIATION,
+        (queue.servers > 1 and queue.utilization > BUSY and queue.service_variation > HEAVY_VARIATION,
          f"prompts of squared cv {queue.service_variation:.3g} before several ranks: waits up to 45 % too short"),
         (queue.arrival_variation > 1 and queue.utilization < LOW_LOAD,
          f"bursts at a prefill load of {queue.utilization:.0%}: waits are over-stated, checked from {LOW_LOAD:.0%} on"),

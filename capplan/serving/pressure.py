@@ -119,12 +119,14 @@ def kv_pressure(
     token_budget: float = 8192,
     kv: Callable[[Any], Any] | None = None,
     *,
+    peakedness: float = 1.0,
     prompts_elsewhere: bool = False,
     chain: Chain | None = None,
 ) -> KvPressure:
     """Preemption, recompute, waits and overflow of one rank when its KV pool runs short.
 
-    Give ``concurrency`` (closed loop: a fixed number of requests in flight) or ``request_rate`` (open loop, Poisson).
+    Give ``concurrency`` (closed loop: a fixed number of requests in flight) or ``request_rate`` (open loop; Poisson
+    unless ``peakedness`` says otherwise).
 
     Parameters
     ----------
@@ -142,6 +144,8 @@ def kv_pressure(
     block_size : page of the KV cache [token]
     token_budget : tokens of one step, ``max_num_batched_tokens`` [token]
     kv : bytes one sequence holds on the rank, as a function of its context [B]
+    peakedness : open loop: variance of the batch on an ample pool over that of Poisson arrivals split at random, above
+        1 for bursts, below for balanced ranks; see :func:`capplan.concurrency` [-]
     prompts_elsewhere : prompts are read on other ranks, or their time is in ``step_time`` already: only what is lost
         is prefilled here
     chain : records the named quantities, applies overrides
@@ -187,7 +191,8 @@ def kv_pressure(
     if step is None:
         raise InputError("an open loop needs the step time, for example (0.006, 2e-5, 4e-8)", key="step_time")
     rate = positive_number(request_rate, "request_rate")
-    return _open(rank, workload, rate, cap, step, chain) if rank.holds_one else _too_small(rank, math.inf)
+    spread = positive_number(peakedness, "peakedness")
+    return _open(rank, workload, rate, (cap, spread), step, chain) if rank.holds_one else _too_small(rank, math.inf)
 
 
 def _closed(
@@ -209,8 +214,14 @@ def _closed(
 
 
 def _open(
-    rank: PressureRank, workload: Workload, rate: float, cap: float, step: PressureStep, chain: Chain
+    rank: PressureRank,
+    workload: Workload,
+    rate: float,
+    limits: tuple[float, float],
+    step: PressureStep,
+    chain: Chain,
 ) -> KvPressure:
+    """``limits``: cap and peakedness."""
     from capplan.formulas.preemption_numeric import (
         open_loop_gap_quantile_seconds,
         open_loop_hit_share,
@@ -218,7 +229,7 @@ def _open(
     )
 
     variation = rank.request.variation
-    found = open_loop_pressure(rate, rank.law, step.seconds, rank.occupied, rank.capacity, variation, cap)
+    found = open_loop_pressure(rate, rank.law, step.seconds, rank.occupied, rank.capacity, variation, *limits)
     state, sizes = found.pressure, rank.request.sizes
     _, wait = bounded_waits(state, sizes, state.waiting)
     gap = partial(open_loop_gap_quantile_seconds, found=found, sizes=sizes, refill_seconds=step.refill_seconds(state))

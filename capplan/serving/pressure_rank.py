@@ -144,9 +144,8 @@ def range_warnings(
 
 def _largest_prompt(rank: PressureRank, workload: Workload) -> float:
     """Prompt and output at P99.9 over the pool."""
-    tokens = float(workload.input.quantile(0.999)) + float(workload.output.quantile(0.999))
     scale = rank.request.sizes.held / rank.request.context_tokens
-    return float(tokens * scale / rank.capacity)
+    return float(workload.long_request_tokens * scale / rank.capacity)
 
 
 def checked_rank(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from capplan.cards.workload import Workload
@@ -42,15 +42,18 @@ def closed_first_wait(
 
     Where a cap holds requests back everybody waits, and the boundary moves only while the pool is full.
     """
-    sizes = rank.occupied
-    edge = boundary(in_flight, rank.capacity, sizes, state.victim_tokens)
-    if capped:
-        share, rank_std = 1.0, edge.rank_std * state.queue_probability**0.5
-    else:
-        share, rank_std = _probability_of_waiting(rank, workload, state, in_flight), edge.rank_std
-    waiting = mean * state.batch / sizes.output
-    variance = first_wait_variance_steps(share, waiting, state.batch, rank_std, sizes)
-    return partial(first_wait_quantile_steps, wait_probability=share, mean=mean, variance=float(variance))
+
+    @cache
+    def law() -> Quantile:
+        sizes = rank.occupied
+        rank_std = boundary(in_flight, rank.capacity, sizes, state.victim_tokens).rank_std
+        share = 1.0 if capped else _probability_of_waiting(rank, workload, state, in_flight)
+        moving = rank_std * (state.queue_probability**0.5 if capped else 1.0)
+        waiting = mean * state.batch / sizes.output
+        variance = float(first_wait_variance_steps(share, waiting, state.batch, moving, sizes))
+        return partial(first_wait_quantile_steps, wait_probability=share, mean=mean, variance=variance)
+
+    return lambda probability: law()(probability)
 
 
 def _probability_of_waiting(rank: PressureRank, workload: Workload, state: PoolPressure, in_flight: float) -> float:

@@ -7,8 +7,11 @@ from benchmarks.pressure_runs import grid_pairs
 from capplan.cards.workload import Workload
 from capplan.errors import InputError, UnknownNameError
 from capplan.formulas.length_laws import LogNormal, Pareto
+from capplan.formulas.overflow import overflow_probability, random_count_demand
+from capplan.planning.residents import running_size_moments
 from capplan.quantities.chain import Chain
 from capplan.serving.pressure import kv_pressure
+from capplan.serving.stationary import concurrency
 
 STEP = (0.006, 2e-5, 4e-8, 2.7e-5)
 WORKLOAD = Workload(input=500, output=LogNormal(1000, 1.0, max=9049))
@@ -247,3 +250,73 @@ def test_extremes_stay_meaningful(workload, pool, policy):
         assert 0 <= found.hit_share <= 1
         assert 0 <= found.overflow_probability <= 1 + 1e-12
         assert found.batch <= arguments.get("concurrency", math.inf) * (1 + 1e-9)
+
+
+def test_throughput_and_what_preemption_costs_of_it():
+    found = pairs("closed")
+    assert np.mean([abs(p.tokens_per_second / t["thr"] - 1) for p, t in found]) <= 0.006
+    full = kv_pressure(WORKLOAD, 90_000, concurrency=200, step_time=STEP)
+    assert full.recompute_time_share == pytest.approx(STEP[3] * full.recompute_per_token * full.tokens_per_second)
+    assert 0.01 < full.recompute_time_share < 0.3
+    open_loop = kv_pressure(WORKLOAD, 90_000, request_rate=2.0, step_time=STEP)
+    assert open_loop.tokens_per_second == pytest.approx(2.0 * WORKLOAD.output.mean)
+    assert kv_pressure(WORKLOAD, 90_000, concurrency=60).tokens_per_second is None
+
+
+def test_wait_before_the_first_admission():
+    """Where more than two wait that have not run yet."""
+    queued = [(p, t) for p, t in pairs("closed") if t["Q"] - t["Qp"] > 2]
+    assert len(queued) >= 35
+    assert np.mean([abs(p.first_wait_steps / t["fadm"] - 1) for p, t in queued]) <= 0.1
+    for level, index, limit in ((0.95, 1, 0.2), (0.99, 2, 0.3)):
+        errors = [abs(p.first_wait_quantile(level) / p.step_seconds / t["fadm_q"][index] - 1) for p, t in queued]
+        assert np.mean(errors) <= limit
+    capped = [abs(p.first_wait_quantile(0.95) / p.step_seconds / t["fadm_q"][1] - 1) for p, t in pairs("cap")]
+    assert np.mean(capped) <= 0.15
+
+
+def test_first_wait_in_an_open_loop_is_an_order_of_magnitude():
+    queued = [(p, t) for p, t in pairs("open") if t["Q"] > 0.5]
+    ratio = [math.log(max(p.first_wait_quantile(0.99) / p.step_seconds, 1) / t["fadm_q"][2]) for p, t in queued]
+    assert np.mean(np.abs(ratio)) < 0.6
+
+
+def test_first_wait_rises_and_vanishes_in_an_ample_pool():
+    busy = kv_pressure(WORKLOAD, 90_000, concurrency=90, step_time=STEP)
+    levels = [busy.first_wait_quantile(p) for p in (0.01, 0.5, 0.9, 0.99)]
+    assert levels == sorted(levels)
+    assert kv_pressure(WORKLOAD, 900_000, concurrency=20).first_wait_quantile(0.99) == 0.0
+    assert math.isinf(kv_pressure(WORKLOAD, 900, concurrency=20).first_wait_quantile(0.5))
+    with pytest.raises(InputError):
+        busy.first_wait_quantile(1.0)
+
+
+@pytest.mark.parametrize(
+    ("dispersion", "routing", "instances"), [(1, "random", 1), (16, "random", 1), (4, "least-loaded", 8)]
+)
+def test_overflow_of_bursty_and_balanced_ranks_is_that_of_the_stationary_batch(dispersion, routing, instances):
+    """Two ways: the birth-death chain with peakedness, and the negative binomial batch of ``concurrency``."""
+    step, rate = (0.012, 6e-5, 4e-8), 1.5
+    workload = Workload(input=1000, output=LogNormal(1500, 1.2, max=32_768))
+    state = concurrency(workload, rate, step, dispersion=dispersion, routing=routing, instances=instances)
+    calm = concurrency(workload, rate, step)
+    capacity = 1.7 * state.mean * workload.mean_context
+    demand = random_count_demand(state.mean, state.std**2, *running_size_moments(workload))
+    found = kv_pressure(
+        workload, capacity, request_rate=rate, step_time=step, block_size=1, peakedness=(state.std / calm.std) ** 2
+    )
+    assert found.overflow_probability == pytest.approx(overflow_probability(capacity, *demand), rel=0.5)
+    assert found.batch == pytest.approx(state.mean, rel=0.08)
+
+
+def test_prompts_read_elsewhere_take_no_time_here():
+    here = kv_pressure(WORKLOAD, 900_000, concurrency=60, step_time=STEP)
+    elsewhere = kv_pressure(WORKLOAD, 900_000, concurrency=60, step_time=STEP, prompts_elsewhere=True)
+    prompts = STEP[3] * here.batch * 507.5 / WORKLOAD.output.mean
+    assert here.step_seconds - elsewhere.step_seconds == pytest.approx(prompts, rel=0.01)
+
+
+def test_bytes_of_an_array_are_those_of_its_contexts():
+    alone = kv_pressure(WORKLOAD, 60e6, concurrency=60, kv=lambda c: 1000.0 * min(float(c), 1024.0))
+    at_once = kv_pressure(WORKLOAD, 60e6, concurrency=60, kv=lambda c: 1000.0 * np.minimum(c, 1024.0))
+    assert at_once.batch == pytest.approx(alone.batch, rel=1e-6)

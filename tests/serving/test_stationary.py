@@ -356,3 +356,48 @@ def test_few_nodes_are_enough(name: str) -> None:
     fine = state._tpot_on(workload.decode_nodes(1500))
     assert state.tpot_quantile(0.99) == pytest.approx(fine.quantile(0.99), rel=1e-4)
     assert state.tpot_mean == pytest.approx(fine.total_mean, rel=1e-4)
+
+
+def test_percentiles_by_output_length() -> None:
+    workload = Workload(1000, LogNormal(1001, 1.0, max=32_768))
+    state = concurrency(workload, 0.6 / (1000 * 1.2e-4), (0.012, 6e-5, 4e-8))
+    short, long = (2.0, 200.0), (8000.0, 32_768.0)
+    assert state.tpot_quantile(0.99, short) > state.tpot_quantile(0.99, long)  # long requests average the step time
+    assert state.tpot_quantile(0.99, (2.0, 1e9)) == pytest.approx(state.tpot_quantile(0.99), rel=2e-3)
+    assert state.e2e_quantile(0.99, short) < state.e2e_quantile(0.5) < state.e2e_quantile(0.01, long)
+    assert state.tpot_quantile(np.array([0.5, 0.9]), short).shape == (2,)
+    with pytest.raises(InputError, match="no request has"):
+        state.tpot_quantile(0.5, (1e7, 1e8))
+
+
+def test_short_requests_suffer_most_behind_a_cap() -> None:
+    tight = concurrency(EXPONENTIAL, RATE, STEP, cap=160)
+    assert tight.slowdown(10.0) > tight.slowdown(1000.0) > 1.0
+    assert concurrency(EXPONENTIAL, RATE, STEP).slowdown(10.0) == 1.0
+    assert math.isinf(concurrency(EXPONENTIAL, RATE, STEP, cap=20).slowdown(10.0))
+    with pytest.raises(InputError, match="two output tokens"):
+        tight.slowdown(1.0)
+
+
+def warned(workload: Workload, rate: float, step: tuple[float, float, float], **options: Any) -> str:
+    return " ".join(concurrency(workload, rate, step, **options).warnings)
+
+
+def test_every_range_is_warned_of() -> None:
+    assert warned(EXPONENTIAL, RATE, STEP) == ""
+    assert "above 0.9" in warned(EXPONENTIAL, RATE * 1.55, STEP)
+    assert "1 or more" in warned(EXPONENTIAL, RATE * 1.7, STEP)
+    assert "nearly fixed" in warned(Workload(1000, 1001), RATE, STEP)
+    few = (0.012, 1.2e-3, 0.0)
+    assert "between 2 and 10: P99 of step time and TPOT within 3 %" in warned(EXPONENTIAL, RATE / 10, few)
+    assert "within 17 % (bursts)" in warned(EXPONENTIAL, RATE / 10, few, dispersion=2.0)
+    assert "below 2" in warned(EXPONENTIAL, RATE / 100, (0.012, 1.2e-2, 0.0))
+
+
+def test_a_horizon_beyond_a_sixth_of_the_record_is_warned_of() -> None:
+    horizon = concurrency(EXPONENTIAL, RATE, STEP).dispersion_horizon_seconds
+    assert "sixth" in warned(EXPONENTIAL, RATE, STEP, dispersion=4.0, dispersion_window=5 * horizon)
+    assert "sixth" not in warned(EXPONENTIAL, RATE, STEP, dispersion=4.0, dispersion_window=7 * horizon)
+    assert "sixth" not in warned(EXPONENTIAL, RATE, STEP, dispersion_window=5 * horizon)  # Poisson needs no record
+    with pytest.raises(InputError, match="dispersion_window"):
+        concurrency(EXPONENTIAL, RATE, STEP, dispersion_window=0.0)
