@@ -69,7 +69,8 @@ def pressure_warnings(problem: Problem, pool: DecodePool) -> Iterator[str]:
     pressure = pool_pressure(problem, pool)
     if pressure is None:
         return
-    if pressure.metastable or not pressure.stable or pressure.overflow_probability > RARE:
+    overflow = max(pressure.overflow_probability, pool.kv.overflow_probability)
+    if pressure.metastable or not pressure.stable or overflow > RARE:
         yield from (f"KV pressure: {text}" for text in pressure.warnings)
     if pool.kv.overflow_probability > FREQUENT:
         yield (

@@ -16,10 +16,12 @@ from capplan.planning.links import link_checks
 from capplan.planning.pool import Pool as PoolSize
 from capplan.planning.pools import LATENCIES, Binding, Check, ClientView, latency_checks, split_view
 from capplan.planning.prefill_pool import PrefillPool
+from capplan.planning.pressure import pool_pressure
 from capplan.planning.problem import Problem
 from capplan.planning.scenario import LayoutSection
 from capplan.serving.layout import Layout
 from capplan.serving.memory import MemoryBudget
+from capplan.serving.pressure_rank import METASTABLE_LOAD
 
 if TYPE_CHECKING:
     from capplan.planning.aggregated_pool import AggregatedPool
@@ -212,6 +214,9 @@ def aggregated_checks(problem: Problem, pool: AggregatedPool) -> Iterator[Check]
 def _pool_checks(problem: Problem, pool: DecodePool) -> Iterator[Check]:
     yield Check("kv_overflow", pool.kv.overflow_probability, problem.scenario.slo.kv_overflow, pool.kv.needed)
     yield longest_request(problem, pool.budget, decodes=True)
+    pressure = pool_pressure(problem, pool)
+    if pressure is not None and pressure.load_saturated is not None:
+        yield Check("kv_saturated_load", pressure.load_saturated, METASTABLE_LOAD)
 
 
 def longest_request(problem: Problem, budget: MemoryBudget, *, decodes: bool) -> Check:
