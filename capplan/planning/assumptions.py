@@ -55,6 +55,10 @@ def _simplifications(problem: Problem, pools: Pools | None) -> list[str]:
             lines.append(
                 f"dispersion of the arrivals taken over windows of about {horizon:,.0f} s, 1.5 relaxation times"
             )
+    if problem.scenario.slo.attainment is not None:
+        lines.append("attainment takes targets on different latencies as independent (errs low)")
+    if problem.scenario.serving.routing == "least-kv" and pools is not None and pools.decode.layout.dp > 1:
+        lines.append("what least-kv routing saves of the wait between data-parallel ranks is not counted (errs high)")
     if problem.scenario.workload.concurrency is not None:
         lines.append(
             "a closed loop is sized as Poisson arrivals of the rate it causes (errs high: TTFT P99 1.6 times, TPOT P99 "

@@ -1,11 +1,14 @@
 import numpy as np
 import pytest
+import sympy
 
 from capplan.formulas.preemption import closed_loop_pressure, request_sizes
 from capplan.formulas.preemption_policies import (
     prefix_cache_share,
     reservation_pressure,
     reserved_sizes,
+    swap_break_even_bandwidth,
+    swap_seconds,
     swap_seconds_per_token,
     watermark_capacity_tokens,
     watermark_pressure,
@@ -56,3 +59,11 @@ def test_prefix_cache_share_limits():
 
 def test_swap_moves_every_lost_token_twice():
     assert swap_seconds_per_token(1.0, 100_000.0, 50e9) == pytest.approx(4e-6)
+
+
+def test_swap_breaks_even_at_its_bandwidth():
+    """At that bandwidth, on a link of which others take u, both ways last equally long."""
+    bandwidth = swap_break_even_bandwidth(70_272.0, 30e-6, 0.4)
+    assert swap_seconds(70_272.0 * 5000, bandwidth, 0.4) == pytest.approx(30e-6 * 5000)
+    kappa, d, u = sympy.symbols("kappa d u", positive=True)
+    assert sympy.simplify(swap_seconds(kappa, swap_break_even_bandwidth(kappa, d, u), u) - d) == 0

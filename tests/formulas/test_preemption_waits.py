@@ -8,6 +8,9 @@ from capplan.formulas.preemption import request_sizes
 from capplan.formulas.preemption_waits import (
     bounded_preempted_waiting,
     first_admission_wait_steps,
+    first_wait_probability,
+    first_wait_quantile_steps,
+    first_wait_variance_steps,
     gap_exceedance,
     gap_quantile_steps,
     preempted_share,
@@ -63,3 +66,28 @@ def test_gap_exceedance_of_arrays_and_symbols():
 
 def test_first_admission_is_littles_law():
     assert first_admission_wait_steps(12.0, 2.0, 50.0, 1000.0) == 200.0
+
+
+def test_first_wait_has_its_two_moments():
+    """A gamma law on those that wait: its mean and variance come back from its quantiles."""
+    p = (np.arange(20_000) + 0.5) / 20_000
+    waits = np.array([first_wait_quantile_steps(float(x), 0.4, 120.0, 250.0**2) for x in p])
+    assert np.mean(waits > 0) == pytest.approx(0.4, abs=1e-3)
+    assert waits.mean() == pytest.approx(120.0, rel=5e-3)
+    assert waits[waits > 0].std() == pytest.approx(250.0, rel=0.02)
+    assert first_wait_quantile_steps(0.99, 0.0, 0.0, 1.0) == 0.0
+
+
+def test_who_arrives_after_a_large_completion_waits_less():
+    """Nothing freed: as likely as the queue; more freed than the excess ever is: not at all."""
+    weights = np.ones(1)
+    assert first_wait_probability(0.0, 2.0, 500.0, 0.3, np.zeros(1), weights) == pytest.approx(0.3)
+    shares = [first_wait_probability(0.0, 2.0, 500.0, 0.3, np.array([freed]), weights) for freed in (100.0, 500.0, 5e4)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] < 1e-9
+    assert first_wait_probability(-1e9, 2.0, 500.0, 0.0, np.zeros(1), weights) == 0.0
+
+
+def test_equal_outputs_spread_the_first_wait_by_the_boundary_alone():
+    sizes = request_sizes(1000.0, 1e6, 1e9, 500.0, 0.0)
+    assert first_wait_variance_steps(1.0, 40.0, 50.0, 6.0, sizes) == pytest.approx((1000 / 50) ** 2 * 2 * 36)
