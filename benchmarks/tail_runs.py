@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,24 @@ def dispersion_of(cfg: dict[str, Any], rate: float, horizon: float) -> float:
     return 1.0
 
 
+def spectrum_of(cfg: dict[str, Any], rate: float) -> Callable[[Any], Any] | None:
+    """Spectrum of a row's arrivals over their rate, by the angular frequency; None for Poisson."""
+    if cfg.get("arr") == "h2":
+        share = 0.5 * (1 + math.sqrt((cfg["ca2"] - 1) / (cfg["ca2"] + 1)))
+        fast, slow = 2 * share * rate, 2 * (1 - share) * rate
+        return _renewal(lambda w: share * fast / (fast + 1j * w) + (1 - share) * slow / (slow + 1j * w))
+    if cfg.get("arr") == "gamma":
+        return _renewal(lambda w: (1 + 1j * w * cfg["ca2"] / rate) ** (-1 / cfg["ca2"]))
+    if cfg.get("arr") == "mmpp":
+        time = cfg["tau"] / 2
+        return lambda w: 1 + 2 * rate * cfg["d"] ** 2 * time / (1 + (w * time) ** 2)
+    return None
+
+
+def _renewal(transform: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda w: ((1 + transform(w)) / (1 - transform(w))).real
+
+
 def predict(row: dict[str, Any], method: str = "closed", **options: Any) -> Stationary:
     """The prediction for an open row."""
     par, cfg = row["par"], row["cfg"]
@@ -81,7 +99,10 @@ def predict(row: dict[str, Any], method: str = "closed", **options: Any) -> Stat
     step = (par["a"], par["e"], par["c"])
     state = concurrency(workload, par["lam"], step, method=method, **options)
     index = dispersion_of(cfg, par["lam"], state.dispersion_horizon_seconds)
-    return state if index == 1.0 else concurrency(workload, par["lam"], step, None, index, method=method, **options)
+    if index == 1.0:
+        return state
+    spectrum = spectrum_of(cfg, par["lam"]) if method == "exact" else None
+    return concurrency(workload, par["lam"], step, None, index, method=method, arrival_spectrum=spectrum, **options)
 
 
 def clean(row: dict[str, Any], state: Stationary) -> bool:

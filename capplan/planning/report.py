@@ -213,8 +213,20 @@ def _pools(plan: Plan) -> Iterator[str | Rows]:
         if pool.preemptions_per_request is not None:
             yield (
                 f"{pool.role} preemption: {pool.preemptions_per_request:.2g} a request, "
-                f"{pool.recompute_share:.2%} of generated tokens recomputed"
+                f"{pool.recompute_share:.2%} of generated tokens recomputed" + _preempted(pool)
             )
+
+
+def _preempted(pool: PoolSummary) -> str:
+    """What preemption does to requests, where it hits one in ten thousand and more."""
+    gap, share = pool.preemption_gap_p99_seconds, pool.preempted_share
+    if gap is None or share is None or share < 1e-4:
+        return ""
+    text = f", {share:.2%} of requests preempted, largest gap P99 {format_seconds(gap)}"
+    again, swap = pool.preempted_recompute_seconds, pool.preempted_swap_seconds
+    if again is None or swap is None:
+        return text
+    return text + f", one costs {format_seconds(again)} (swapped over PCIe {format_seconds(swap)})"
 
 
 def _pool_row(pool: PoolSummary) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from capplan.cards.workload import Workload
@@ -9,9 +10,9 @@ from capplan.errors import InputError, shown
 from capplan.formulas import cap as capped
 from capplan.quantities.chain import Chain
 from capplan.serving.stationary_bounds import full_batch
+from capplan.serving.stationary_demand import Demand
 from capplan.serving.stationary_law import Stationary
 from capplan.serving.stationary_moments import (
-    Demand,
     StepMoments,
     linear_moments,
     nonlinear_moments,
@@ -39,6 +40,7 @@ def concurrency(
     method: str = "closed",
     *,
     dispersion_window: float | None = None,
+    arrival_spectrum: Callable[[Any], Any] | None = None,
     chain: Chain | None = None,
 ) -> Stationary:
     r"""How many requests decode on one rank at once, and how long steps, tokens and requests take.
@@ -61,6 +63,9 @@ def concurrency(
     method : ``closed`` or ``exact`` (numerical spectrum; for T = a + e batch + c context)
     dispersion_window : length of the record ``dispersion`` was measured on; a horizon above a sixth of it is warned
         of [s]
+    arrival_spectrum : of the whole stream over its rate, as a function of an array of angular frequencies [rad/s];
+        1 is Poisson, at 0 it is the asymptotic index of dispersion. Replaces ``dispersion`` in the ``exact`` method;
+        a renewal stream has :math:`\Re[(1+\phi)/(1-\phi)]`, a rate that switches a Lorentzian
     chain : where the named quantities are put; overrides in it replace them
 
     Returns
@@ -91,9 +96,11 @@ def concurrency(
     if dispersion_window is not None:
         one_number(dispersion_window, "dispersion_window", above=True)
     step = _linear(step_time)
+    if arrival_spectrum is not None and (method != "exact" or step is None or not callable(arrival_spectrum)):
+        raise InputError("is a function for method='exact' and a linear step time", key="arrival_spectrum")
     chain = chain or Chain()
     rate = max(LEAST_RATE, float(chain.given("request_rate_per_rank", float(request_rate), "given")))
-    demand = Demand(rate, float(dispersion), routing, instances)
+    demand = Demand(rate, float(dispersion), routing, instances, arrival_spectrum)
     if workload.decode_moments.m01 <= 0.0:
         raise InputError(
             "every request has one output token, so nothing decodes", key="workload.output", file=workload.file or None
@@ -106,7 +113,8 @@ def concurrency(
         found = linear_moments(workload, demand, (a, e, c), method, chain)
     if cap is not None:
         found = _capped(found, workload, demand, cap, step_time if step is None else None, chain)
-    return Stationary(found, workload, demand.request_rate, cap, method, dispersion > 1.0, dispersion_window)
+    bursty = dispersion > 1.0 or arrival_spectrum is not None
+    return Stationary(found, workload, demand.request_rate, cap, method, bursty, dispersion_window)
 
 
 def _capped(

@@ -12,6 +12,7 @@ from capplan.formulas import lengths
 from capplan.formulas import stationary as closed
 from capplan.quantities.chain import Chain
 from capplan.serving.stationary_bounds import StepCumulants
+from capplan.serving.stationary_demand import Demand
 
 if TYPE_CHECKING:
     from capplan.formulas.product_form import ProductForm
@@ -24,31 +25,6 @@ LARGEST_SLOPE_LOAD = 0.999
 """The slope of a step time that bends may exceed what a line of a stable rank could."""
 LEAST_KV_FLOOR = 0.4
 """One heavy prompt cannot be split: below a batch of 50 least-KV routing leaves this share of the variance."""
-
-
-@dataclass(frozen=True)
-class Demand:
-    """What one rank is asked to do: arrivals, their dispersion before the split, and the splitting rule."""
-
-    request_rate: float
-    dispersion: float
-    routing: str
-    instances: int
-
-    def excess(self, chain: Chain) -> float:
-        """Dispersion of one rank's stream less 1; that of the whole stream where a balancer pools the ranks."""
-        shape = {"random": closed.thinned_dispersion, "round-robin": closed.dealt_dispersion}
-        if self.routing in shape:
-            rule = shape[self.routing]
-            one = chain.derive("dispersion_per_rank", rule, dispersion=self.dispersion, instances=self.instances)
-        else:
-            one = chain.given("dispersion_per_rank", self.dispersion, "pooled stream")
-        return float(one) - 1.0
-
-    @property
-    def pooled(self) -> bool:
-        """Whether the router looks at the load of the ranks."""
-        return self.instances > 1 and self.routing in ("least-loaded", "least-kv")
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +113,9 @@ def _second_moments(flat: StepMoments, workload: Workload, demand: Demand, metho
     if method == "exact":
         from capplan.formulas.spectrum import decode_spectrum
 
-        spectrum = decode_spectrum(workload.decode_nodes(), flat.a, e, c, demand.request_rate, excess)
+        spectrum = decode_spectrum(
+            workload.decode_nodes(), flat.a, e, c, demand.request_rate, demand.excess_spectrum(excess)
+        )
         found = replace(
             flat,
             step_variance=chain.given("step_variance", spectrum.step_variance, "spectrum"),
@@ -147,7 +125,8 @@ def _second_moments(flat: StepMoments, workload: Workload, demand: Demand, metho
         )
     else:
         found = _closed_variances(flat, workload, spread, aged, excess, chain)
-    return _routed(replace(found, relaxation=tau), workload, demand, spread, excess, chain)
+    bursty = excess if demand.arrival_spectrum is None else 1.0
+    return _routed(replace(found, relaxation=tau), workload, demand, spread, bursty, chain)
 
 
 def _closed_variances(

@@ -68,6 +68,8 @@ def test_preemption_reaches_the_pools_of_a_plan() -> None:
     assert pool["recompute_time_share"] > 0
     assert pool["preemption_gap_p99_seconds"] > 0
     assert 0 < pool["preempted_swap_seconds"] < pool["preempted_recompute_seconds"]
+    assert "of requests preempted, largest gap P99" in answer.to_text()
+    assert "of requests preempted" not in plan(CALM).to_text()
 
 
 def test_a_rank_that_would_stay_full_is_no_answer() -> None:

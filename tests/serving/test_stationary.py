@@ -401,3 +401,34 @@ def test_a_horizon_beyond_a_sixth_of_the_record_is_warned_of() -> None:
     assert "sixth" not in warned(EXPONENTIAL, RATE, STEP, dispersion_window=5 * horizon)  # Poisson needs no record
     with pytest.raises(InputError, match="dispersion_window"):
         concurrency(EXPONENTIAL, RATE, STEP, dispersion_window=0.0)
+
+
+def test_a_flat_arrival_spectrum_is_an_index_of_dispersion() -> None:
+    for routing, instances in (("random", 4), ("round-robin", 4), ("least-loaded", 4), ("random", 1)):
+        options: dict[str, Any] = {"routing": routing, "instances": instances, "method": "exact"}
+        index = concurrency(EXPONENTIAL, RATE, STEP, dispersion=6.0, **options)
+        flat = concurrency(EXPONENTIAL, RATE, STEP, dispersion=6.0, arrival_spectrum=lambda w: 6.0 + 0.0 * w, **options)
+        assert flat.step_std == pytest.approx(index.step_std, rel=1e-9)
+        assert flat.tpot_quantile(0.99) == pytest.approx(index.tpot_quantile(0.99), rel=1e-9)
+
+
+def test_slow_bursts_count_and_fast_ones_do_not() -> None:
+    """A stream whose rate switches, at two correlation times around the relaxation time of the batch."""
+    tau = concurrency(EXPONENTIAL, RATE, STEP).relaxation_seconds
+
+    def deviation(time: float) -> float:
+        return concurrency(
+            EXPONENTIAL, RATE, STEP, method="exact", arrival_spectrum=lambda w: 1 + 5.0 / (1 + (w * time) ** 2)
+        ).step_std
+
+    calm = concurrency(EXPONENTIAL, RATE, STEP, method="exact").step_std
+    assert calm < deviation(100 * tau) < deviation(tau / 100)  # the same index at 0: slow bursts are spread thin
+    assert "within 17 % (bursts)" in warned(
+        EXPONENTIAL, RATE / 10, (0.012, 1.2e-3, 0.0), method="exact", arrival_spectrum=lambda w: 2.0 + 0.0 * w
+    )
+
+
+@pytest.mark.parametrize("options", [{"method": "closed"}, {"method": "exact", "arrival_spectrum": 3.0}])
+def test_an_arrival_spectrum_needs_the_exact_method_and_a_function(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="arrival_spectrum"):
+        concurrency(EXPONENTIAL, RATE, STEP, **{"arrival_spectrum": lambda w: w, **options})
