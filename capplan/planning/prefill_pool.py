@@ -17,7 +17,7 @@ from capplan.planning.pool import Pool
 from capplan.planning.problem import Problem
 from capplan.serving.layout import Layout
 from capplan.serving.prefill import prefill
-from capplan.serving.prefill_queue import queue_warnings
+from capplan.serving.prefill_queue import queue_warnings, share_of_queue
 
 LEAST_PROMPT_TOKENS = 1.0
 NIC_EFFICIENCY = 0.85
@@ -139,8 +139,9 @@ def _evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> 
     load = rate * cost.mean_share_seconds / ranks
     if load >= 0.995:
         return None
-    dispersion = max(1.0, problem.scenario.workload.dispersion)
-    queue = mgk_queue(rate, cost.share_seconds, cost.weights, ranks, dispersion)
+    asked = problem.scenario
+    shared = share_of_queue(rate, ranks, asked.workload.dispersion, asked.serving.routing)
+    queue = mgk_queue(shared.request_rate, cost.share_seconds, cost.weights, shared.ranks, shared.dispersion)
     seconds, shares = queue.wait_atoms()
     wait = Law(seconds, shares / shares.sum()).reduced()
     own = Law.of(cost.alone_seconds + cost.transfer_seconds, cost.weights)

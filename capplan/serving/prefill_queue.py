@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capplan.cards.workload import Workload
-from capplan.errors import InputError
+from capplan.errors import InputError, shown
+from capplan.formulas.stationary import dealt_dispersion, thinned_dispersion
 from capplan.serving.step_time import one_number, whole_number
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ LOW_LOAD = 0.3
 BUSY = 0.75
 HEAVY_VARIATION = 15.0
 PROMPT_NODES = 48
+ROUTINGS = ("random", "round-robin", "least-loaded", "least-kv")
+_SPLITS = {"random": thinned_dispersion, "round-robin": dealt_dispersion}
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +70,7 @@ def prefill_queue(
     prompt_seconds: Callable[[Any], Any],
     ranks: int = 1,
     dispersion: float = 1.0,
+    routing: str = "least-loaded",
 ) -> PrefillQueue:
     """Queue before a prefill pool, and the time to the first token.
 
@@ -75,8 +79,10 @@ def prefill_queue(
     workload : law of the prompts; prefix hits already taken off
     request_rate : arrivals at the pool [1/s]
     prompt_seconds : time one rank takes for prompts of an array of lengths [token -> s]
-    ranks : equal ranks with one queue [-]
+    ranks : equal ranks [-]
     dispersion : index of dispersion of the arrivals, 1 is Poisson [-]
+    routing : ``least-loaded`` and ``least-kv``: one queue before all ranks; ``random``, ``round-robin``: a queue before
+        each, what dealing in turn saves below Poisson not counted
 
     Returns
     -------
@@ -108,6 +114,8 @@ def prefill_queue(
         raise InputError("must be a Workload, for example Workload(input=1000, output=2000)", key="workload")
     rate = one_number(request_rate, "request_rate", above=True)
     whole_number(ranks, "ranks")
+    if routing not in ROUTINGS:
+        raise InputError(f"{shown(routing)} is none of {', '.join(ROUTINGS)}", key="routing")
     variation = one_number(dispersion, "dispersion", above=True)
     prompts, weights = _prompt_nodes(workload)
     seconds = np.broadcast_to(np.asarray(prompt_seconds(prompts), dtype=float), prompts.shape)
@@ -115,8 +123,24 @@ def prefill_queue(
     if load >= 1.0:
         text = f"offered {load:.3g} of what the pool can read: the queue grows without bound"
         return PrefillQueue(load, False, (text,), None)
-    queue = mgk_queue(rate, seconds, weights, ranks, max(1.0, variation))
+    shared = share_of_queue(rate, ranks, variation, routing)
+    queue = mgk_queue(shared.request_rate, seconds, weights, shared.ranks, shared.dispersion)
     return PrefillQueue(load, True, queue_warnings(queue), queue)
+
+
+class QueueShare(NamedTuple):
+    """One queue of a pool: its arrivals [1/s], the ranks behind it, the dispersion of its arrivals."""
+
+    request_rate: float
+    ranks: int
+    dispersion: float
+
+
+def share_of_queue(request_rate: float, ranks: int, dispersion: float, routing: str) -> QueueShare:
+    """What one queue of a pool gets: a router that looks at the load makes one queue of all ranks."""
+    if routing not in _SPLITS:
+        return QueueShare(request_rate, ranks, max(1.0, dispersion))
+    return QueueShare(request_rate / ranks, 1, max(1.0, float(_SPLITS[routing](dispersion, ranks))))
 
 
 def _prompt_nodes(workload: Workload) -> tuple[Any, Any]:

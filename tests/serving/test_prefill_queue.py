@@ -55,6 +55,21 @@ def test_overload_is_an_answer() -> None:
     assert "without bound" in found.warnings[0]
 
 
+def test_a_router_that_does_not_look_makes_a_queue_of_each_rank() -> None:
+    workload = Workload(LogNormal(1000, 1.0, max=131_072), 100)
+
+    def pool(routing: str, dispersion: float) -> PrefillQueue:
+        return prefill_queue(workload, 2.4, lambda tokens: 1e-3 * tokens, 4, dispersion, routing)
+
+    alone = prefill_queue(workload, 0.6, lambda tokens: 1e-3 * tokens)
+    assert pool("random", 1.0).ttft_quantile(0.99) == pytest.approx(alone.ttft_quantile(0.99))
+    assert pool("random", 1.0).wait_mean > 2 * pool("least-loaded", 1.0).wait_mean
+    assert pool("least-kv", 1.0).wait_mean == pool("least-loaded", 1.0).wait_mean
+    waits = [pool(routing, 9.0).wait_mean for routing in ("round-robin", "random")]
+    assert waits == sorted(waits)
+    assert all(found.utilization == pytest.approx(0.6) for found in (alone, pool("random", 1.0)))
+
+
 def test_ranges_are_warned_of() -> None:
     assert "above 90%" in queue(0.95).warnings[0]
     assert "too short" in queue(3.4, ranks=4, cv=6.0).warnings[0]
@@ -68,6 +83,7 @@ def test_ranges_are_warned_of() -> None:
         ((Workload(10, 10), -1.0, abs), "request_rate"),
         ((Workload(10, 10), 1.0, abs, 0), "ranks"),
         ((Workload(10, 10), 1.0, abs, 1, 0.0), "dispersion"),
+        ((Workload(10, 10), 1.0, abs, 1, 1.0, "nearest"), "routing"),
     ],
 )
 def test_bad_input_names_its_key(arguments: tuple[Any, ...], key: str) -> None:
