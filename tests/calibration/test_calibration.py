@@ -13,9 +13,10 @@ import capplan.calibration
 from capplan import Layout, load_engine, load_hardware, load_model
 from capplan.calibration import calibrate, design_runs
 from capplan.calibration.calibrated_card import engine_card, write_card
+from capplan.calibration.choice import held_out
 from capplan.calibration.constants import BY_NAME, CONSTANTS, KERNEL_TIME_FACTOR, NAMES, constants_of, with_constants
 from capplan.calibration.design import LEAST_RUNS, MOST_RUNS, command_line, grid_of
-from capplan.calibration.fitting import ASSUMED_NOISE, errors_of, fit_table, held_out, identified, sensitivities
+from capplan.calibration.fitting import ASSUMED_NOISE, errors_of, fit_table, identified, sensitivities
 from capplan.calibration.plausibility import impossible_reason, splits_of
 from capplan.calibration.run import Run
 from capplan.calibration.table import System, piece_of, systems_of, table_of
@@ -269,7 +270,7 @@ def test_impossible_labels_are_left_out(changes, reason):
     assert found.runs == clean.runs
     assert [(one.file, reason in one.reason) for one in found.set_aside] == [("wrong", True)]
     with pytest.raises(InputError, match="runs cannot be, for example"):
-        calibrate([*runs[:3], *(replace(runs[4], **changes) for _ in range(2))], LLAMA, H100)
+        calibrate([*runs[:3], wrong, replace(wrong, output_tokens=150.0)], LLAMA, H100)
 
 
 def test_a_prompt_that_takes_less_than_no_time_is_found():
@@ -349,7 +350,7 @@ def test_standard_errors_are_those_of_linear_regression():
 
 def test_one_group_has_nothing_left_out():
     table = table_for(SYSTEM, measured(SYSTEM, KNOWN, LOADS[:4]))
-    assert held_out(table, constants_of(SYSTEM.engine), [0] * 4) == {"tpot": None, "ttft": None}
+    assert held_out(table, constants_of(SYSTEM.engine), [0] * 4) is None
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------
