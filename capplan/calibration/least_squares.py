@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 _STEPS = 200
+_LEAST_GAIN = 1e-9
+"""Of the loss, in one step."""
 _WIDENINGS = (16.0, 4.0, 1.0)
 """Loss scales tried one after the other, so that a start far off is not taken for a table of outliers."""
 
@@ -99,8 +101,9 @@ def _descended(residuals: Callable[[Any], Any], x: Any, lower: Any, scale: float
         if moved is None:
             break
         size = float(np.max(np.abs(moved[0] - x) / (1e-9 + np.abs(x)), initial=0.0))
+        gain = loss_of(here, scale) - loss_of(moved[1], scale)
         x, here, damping = moved
-        if size < 1e-9:
+        if size < 1e-9 or gain < _LEAST_GAIN * loss_of(here, scale):
             break
     return x
 
