@@ -10,7 +10,7 @@ from typing import Any
 from capplan.calibration.choice import chosen_fit
 from capplan.calibration.constants import BY_NAME, CONSTANTS, Constant, constants_of
 from capplan.calibration.design import More, more_runs
-from capplan.calibration.fitting import Fit
+from capplan.calibration.fitting import ASSUMED_NOISE, Fit
 from capplan.calibration.judgement import Judgement, groups_of, judgement_of, refuse_misfit
 from capplan.calibration.model_names import another_model, taken_for
 from capplan.calibration.plausibility import Split, impossible_runs, set_aside, splits_of
@@ -287,7 +287,7 @@ def _calibration(
         splits=_beside_model(splits, table, fit),
         more=tuple(more),
         unread={tool: tuple(sorted(keys)) for tool, keys in reading.unread.items() if keys},
-        notes=(*reading.notes, *_far_off(start, fit)),
+        notes=(*reading.notes, *_far_off(start, fit), *_beyond_scatter(judgement, fit)),
     )
 
 
@@ -299,6 +299,15 @@ def _far_off(start: Mapping[str, float], fit: Fit) -> list[str]:
         for one in CONSTANTS
         if abs(fit.values[one.name] - start[one.name]) > _FAR * one.spread
     ]
+
+
+def _beyond_scatter(judgement: Judgement, fit: Fit) -> list[str]:
+    """Few runs that lie further from the fit than the standard errors take them to."""
+    after, assumed = judgement.after["tpot"], ASSUMED_NOISE["tpot"]
+    if after is None or fit.noise["tpot"] != assumed or after.median < assumed:
+        return []
+    lie = f"{after.runs} runs lie {after.median:.1%} off the fit in the median"
+    return [f"standard errors are for a scatter of {assumed:.0%} of TPOT, {lie}: more runs would tell"]
 
 
 def _beside_model(

@@ -18,8 +18,9 @@ configuration in published runs once its constants are fitted."""
 LEAST_NOISE = 0.01
 OUTLIER = 2.5
 """Standard deviations from which an observation counts less: some labels are wrong by a factor."""
-_SPARE = 4
-"""Observations beyond the constants from which on their scatter is estimated."""
+SPARE = 4
+"""Observations beyond the constants from which on their scatter is estimated. That of less says little: where few
+published runs lie far from their fit, it still predicts others better than one with fewer constants."""
 _ROBUST_RUNS = 2
 """Runs for each constant from which on one of them may be taken for an outlier; few runs are all believed."""
 _PARTNER = 0.8
@@ -120,8 +121,7 @@ def _fit_of(table: Table, start: Mapping[str, float], free: tuple[str, ...]) -> 
         values = {**start, **_values(free, solution.x)}
         noise = _noise(table, values, len(free))
     inner = tuple(name for name in free if values[name] > BY_NAME[name].lower)
-    scatter = _scatter(table, values, noise, len(free))
-    errors = standard_errors(table, values, scatter, inner, solution.weights)
+    errors = standard_errors(table, values, noise, inner, solution.weights)
     return Fit(values, free, errors, {}, {name: _BOUND for name in free if name not in inner}, noise)
 
 
@@ -161,30 +161,11 @@ def _noise(table: Table, values: Mapping[str, float], free: int) -> dict[str, fl
     found = {}
     for metric, misses in seen.items():
         spare = len(misses) - free
-        if spare < _SPARE:
+        if spare < SPARE:
             found[metric] = ASSUMED_NOISE[metric]
         else:
             found[metric] = max(LEAST_NOISE, 1.4826 * float(np.median(misses)) * (len(misses) / spare) ** 0.5)
     return found
-
-
-def _scatter(table: Table, values: Mapping[str, float], noise: Mapping[str, float], free: int) -> dict[str, float]:
-    """The noise of standard errors: where few runs lie further from the fit than assumed, their own scatter.
-
-    Both metrics together spend one observation on each constant.
-    """
-    import numpy as np
-
-    halves = np.split(_residuals(table, values, dict.fromkeys(METRICS, 1.0)) ** 2, 2)
-    sums = dict(zip(METRICS, (halves[0].sum(), halves[1].sum()), strict=True))
-    if len(table) - free >= _SPARE:
-        return dict(noise)
-    count = {"tpot": len(table), "ttft": max(int(table.closed.sum()), 1)}
-    spent = free / sum(count.values())
-    return {
-        metric: max(noise[metric], float(sums[metric] / max(count[metric] * (1 - spent), 1)) ** 0.5)
-        for metric in METRICS
-    }
 
 
 def sensitivities(table: Table, values: Mapping[str, float], noise: Mapping[str, float]) -> Any:

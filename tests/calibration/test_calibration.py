@@ -306,6 +306,12 @@ def test_every_standard_error_is_below_the_spread():
             assert (one.standard_error is None) == (one.state != "fitted")
 
 
+def test_few_runs_far_from_their_fit_are_told():
+    runs = measured(SYSTEM, KNOWN, LOADS[1:6], 0.15, 1)
+    (note,) = [one for one in calibrate(runs, LLAMA, H100).notes if one.startswith("standard errors")]
+    assert "are for a scatter of 3% of TPOT, 5 runs lie" in note
+
+
 def test_a_trade_off_that_predicts_worse_is_left_out(monkeypatch):
     table = table_for(SYSTEM, measured(SYSTEM, KNOWN, LOADS, 0.03, 7))
     start, groups = constants_of(SYSTEM.engine), list(range(len(LOADS)))
