@@ -7,7 +7,8 @@ Rule: a constant of a measured card, as a share of the peak it belongs to, holds
   arithmetic only the relative has keeps the share of fp8,
 * a rate over the fabric scales with the fabric, one between nodes with the network adapter,
 * floors, ramps, paddings and shares are taken as they are,
-* an error band is half as wide again in the logarithm: both ends to the power of 1.5, once for each time borrowed.
+* an error band is half as wide again in the logarithm: both ends to the power of 1.5, once for each time borrowed, and
+  once more from another vendor.
 
 Every number written here has kind ``assumed`` and its rule as source; numbers with any other source are left alone.
 Run it again whenever a measured card or the list of constants changes::
@@ -71,7 +72,7 @@ def borrow(name: str, *, write: bool) -> bool:
     card["kernels"] = {constant: own.get(constant) or borrowed(constant, card, donor) for constant in wanted(donor)}
     own = card.get("bands", {})
     card["bands"] = {
-        kind: own[kind] if kind in own and not is_borrowed(own[kind]) else borrowed_band(kind, donor)
+        kind: own[kind] if kind in own and not is_borrowed(own[kind]) else borrowed_band(kind, card, donor)
         for kind in BAND_KINDS
     }
     after = render(card) + "\n"
@@ -101,12 +102,17 @@ def is_borrowed(band: dict[str, Any]) -> bool:
     return bool(band["low"]["source"].startswith(MARK))
 
 
-def borrowed_band(kind: str, donor: Hardware) -> dict[str, Any]:
+def borrowed_band(kind: str, card: dict[str, Any], donor: Hardware) -> dict[str, Any]:
     """The donor's band, wider by the rule."""
-    source = f"{MARK} from {donor.name}: its band to the power of {BORROWED_EXPONENT} (benchmarks/borrow_kernels.py)"
+    times = 1 if card["vendor"] == donor.vendor else 2
+    power = f"its band to the power of {BORROWED_EXPONENT**times:g}"
+    source = f"{MARK} from {donor.name}: {power} (benchmarks/borrow_kernels.py)"
+    ends = {"low": donor.bands[kind].low, "high": donor.bands[kind].high}
+    for _ in range(times):
+        ends = {end: borrowed_factor(factor) for end, factor in ends.items()}
     return {
-        end: {"value": float(f"{borrowed_factor(factor):.4g}"), "unit": "1", "kind": "assumed", "source": source}
-        for end, factor in (("low", donor.bands[kind].low), ("high", donor.bands[kind].high))
+        end: {"value": float(f"{factor:.4g}"), "unit": "1", "kind": "assumed", "source": source}
+        for end, factor in ends.items()
     }
 
 

@@ -7,6 +7,7 @@ are fitted anew on every split. ``--detail`` adds every kernel table and every s
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -119,7 +120,11 @@ def bands(scores: end_to_end.Scores) -> Iterator[str]:
 
 def main() -> None:
     """Print everything."""
-    detail = "--detail" in sys.argv[1:]
+    detail, unknown = "--detail" in sys.argv[1:], [one for one in sys.argv[1:] if one != "--detail"]
+    if unknown:
+        sys.exit(f"{unknown[0]}: the one option is --detail")
+    if importlib.util.find_spec("scipy") is None:
+        sys.exit("needs SciPy: pip install '.[test]'")
     print(f"{'kernel tables, held rows':44}  rows  median    p90   bias   target")
     printed(fidelity_kernels.target_lines())
     printed(fidelity_kernels.detail_lines() if detail else ())

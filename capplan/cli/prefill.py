@@ -8,7 +8,7 @@ import typer
 
 from capplan.cli import options as o
 from capplan.cli.output import ExplainFlag, Format, FormatOption, JsonFlag
-from capplan.cli.step import show
+from capplan.cli.step import show, tell_limits, tell_unmeasured
 from capplan.errors import InputError
 
 
@@ -36,6 +36,7 @@ def prefill(
     """Time to prefill prompts (bare kernels unless an engine is named)."""
     from capplan.cards.hardware_card import load_hardware
     from capplan.cards.model_card import load_model
+    from capplan.serving.memory import memory
     from capplan.serving.prefill import prefill as prefill_time
 
     if prompts < 1:
@@ -45,9 +46,13 @@ def prefill(
     layout = o.layout_of(tp, pp, dp, ep, 1, redundant_experts)
     kwargs: dict[str, Any] = {"cached": o.tokens(cached, "--cached", positive=False), "prompts": prompts}
     kwargs |= {"weight_dtype": weight_dtype, "kv_dtype": kv_dtype, "engine": engine, "overlap": overlap, "skew": skew}
-    result = prefill_time(load_model(model), load_hardware(gpu), layout, new, chain=chain, **kwargs)
+    served, hardware = load_model(model), load_hardware(gpu)
+    result = prefill_time(served, hardware, layout, new, chain=chain, **kwargs)
     rate = result.tokens_per_second_per_gpu
     show(result, rate, "prompt tokens/s/GPU", chain, explain=explain, json_flag=json_, shape=shape)
+    budget = memory(served, hardware, layout, engine, weight_dtype=weight_dtype, kv_dtype=kv_dtype)
+    tell_limits(served, budget, prompts, new + kwargs["cached"])
+    tell_unmeasured(served, engine)
 
 
 register = o.register_all(("prefill", prefill))

@@ -11,7 +11,9 @@ from capplan.cli.output import ExplainFlag, Format, FormatOption, JsonFlag, emit
 from capplan.errors import InputError
 
 if TYPE_CHECKING:
+    from capplan.cards.model import Model
     from capplan.quantities.chain import Chain
+    from capplan.serving.memory import MemoryBudget
     from capplan.serving.step_time import StepTime
 
 
@@ -56,11 +58,26 @@ def step(
     rate = result.tokens_per_second_per_gpu
     show(result, rate, "tokens/s/GPU", chain, explain=explain, json_flag=json_, shape=shape)
     dtypes: dict[str, Any] = {"weight_dtype": weight_dtype, "kv_dtype": kv_dtype}
-    holds = memory(served, hardware, layout, engine, **dtypes).instance.max_sequences(max(length, 1.0))
-    if holds < batch:
-        note(f"memory holds {holds:,.0f} such sequences, not {batch:,}: the time is that of the kernels alone")
-    if served.max_context and length > served.max_context:
-        note(f"the model takes {served.max_context:,} tokens")
+    budget = memory(served, hardware, layout, engine, **dtypes)
+    tell_limits(served, budget, batch, length)
+    tell_unmeasured(served, engine)
+
+
+def tell_limits(model: Model, budget: MemoryBudget, sequences: int, tokens: float) -> None:
+    """Say where memory or the model does not take what the time was asked for."""
+    holds = budget.instance.max_sequences(max(tokens, 1.0))
+    if holds < sequences:
+        note(f"memory holds {holds:,.0f} such sequences, not {sequences:,}: the time is that of the kernels alone")
+    if model.max_context and tokens > model.max_context:
+        note(f"the model takes {model.max_context:,} tokens")
+
+
+def tell_unmeasured(model: Model, engine: str) -> None:
+    """Say which kernels' times come from another engine or from none."""
+    from capplan.serving.unmeasured import unmeasured_kernels
+
+    for line in unmeasured_kernels(model, engine):
+        note(f"assumed: {line}")
 
 
 def show(

@@ -8,13 +8,15 @@ from capplan.planning.problem import Problem
 from capplan.serving.idle_constants import idle_constants
 from capplan.serving.layout import Layout
 from capplan.serving.prepared import decode_kind
+from capplan.serving.unmeasured import unmeasured_kernels
 
 _TOLD_ELSEWHERE = ("price_per_gpu_hour", "bands.")
 
 
 def assumptions(problem: Problem, pools: Pools | None) -> tuple[str, ...]:
     """One line each, the most consequential first."""
-    lines = [*_defaults(problem), *_simplifications(problem, pools), *_hardware(problem, pools), *_bands(problem)]
+    lines = [*_defaults(problem), *_simplifications(problem, pools), *unmeasured_kernels(problem.model, problem.engine)]
+    lines += [*_hardware(problem, pools), *_bands(problem)]
     if pools is not None:
         lines += [line for line in pools.decode.budget.assumptions if not line.startswith("engine ")]
     return tuple(dict.fromkeys(lines))

@@ -110,7 +110,7 @@ def show(name: str, value: float) -> str:
     if name.endswith("_bytes"):
         return format_bytes(value)
     if name in ("kv_overflow", "attainment") or name.endswith("_utilization"):
-        return f"{value:.3g}" if value >= 1 else f"{value:.3%}"
+        return f"{value:.3%}"
     return f"{value:,.4g}"
 
 
@@ -165,7 +165,7 @@ def counted(number: int, what: str) -> str:
 def _binding(check: Binding) -> str:
     reached = f"{title(check.name)} {show(check.name, check.value)} of {show(check.name, check.target)}"
     if check.gpus is None:
-        return f"{reached}; no smaller pool holds the weights"
+        return f"{reached}; no smaller pool of the layouts searched holds the weights"
     return f"{reached} in the smaller pool that comes nearest, {counted(check.gpus, 'GPU')}"
 
 

@@ -53,7 +53,8 @@ _PARTS: tuple[Quantity, ...] = (
     Quantity(
         "elementwise_seconds",
         "s",
-        "Norms, rotary embedding, cache write, activation, quantisation, token permutation.",
+        "Norms, rotary embedding, cache write, activation, quantisation; queries and outputs moved between the kernels "
+        "of attention, of latent width where sparse attention absorbs them.",
         "kernels * elementwise_floor_seconds + bytes / gemm_stream_bandwidth",
         _PASSES,
     ),
@@ -164,7 +165,8 @@ _PARTS: tuple[Quantity, ...] = (
         "engine_gap_seconds",
         "s",
         "Host gap and overhead of the engine.",
-        "step_gap_seconds + layers * layer_overhead_seconds + sequences * sequence_overhead_seconds",
+        "gap_seconds + sequences * sequence_seconds, where gap_seconds = step_gap_seconds + layers * "
+        "(layer_overhead_seconds - the start-ups of small kernels it replaces)",
         "engine card",
     ),
     Quantity(
@@ -245,6 +247,15 @@ _CONSTANTS: tuple[tuple[str, str, str], ...] = (
     ("sustained_share", "1", "Arithmetic rate of a long run under the power limit over that of a short one."),
 )
 
+_ENGINE_CONSTANTS: tuple[tuple[str, str, str], ...] = (
+    ("kernel_time_factor", "1", "Time of a product, attention or experts in the engine over that of the kernel alone."),
+    ("layer_overhead_seconds", "s", "Host time of a layer, in the place of the start-ups of its small kernels."),
+    ("step_gap_seconds", "s", "Host time between two steps."),
+    ("sequence_overhead_seconds", "s", "Host time of a sequence and step."),
+    ("context_attention_factor", "1", "Time of prefill attention in the engine over that of the hardware card."),
+    ("fp8_kv_share", "1", "Rate at which decode attention reads an 8-bit cache over that of the hardware card."),
+)
+
 _FACTOR = Quantity(
     "decode_time_factor",
     "1",
@@ -257,15 +268,18 @@ _QUANTITIES: tuple[Quantity, ...] = (
     _FACTOR,
     *_PARTS,
     *(Quantity(name, unit, meaning, "measured or fitted", _KERNELS) for name, unit, meaning in _CONSTANTS),
+    *(Quantity(name, unit, meaning, "fitted", "engine card") for name, unit, meaning in _ENGINE_CONSTANTS),
 )
 QUANTITIES = with_ranges(
     _QUANTITIES,
     positive=(
         "step_seconds", "expert_rows", "distinct_experts", "distinct_experts_per_rank", "tokens_per_step",
-        "sustained_share", "decode_time_factor",
+        "sustained_share", "decode_time_factor", "kernel_time_factor", "context_attention_factor", "fp8_kv_share",
     ),
     shares=("sustained_share", "exchange_compute_share"),
-    most={"decode_time_factor": 1000.0},
+    most=dict.fromkeys(
+        ("decode_time_factor", "kernel_time_factor", "context_attention_factor", "fp8_kv_share"), 1000.0
+    ),
 )  # fmt: skip
 PARTS = _PARTS
 """Quantities of one pass; a prefill has its own of each."""

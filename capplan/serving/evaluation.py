@@ -107,14 +107,14 @@ def add_engine_gap(plan: StepPlan, sequences: Value, derive: Derive, parts: Part
             "engine_gap_seconds",
             engine_gap_seconds,
             sequences=sequences,
-            step_seconds=plan.engine_gap_seconds,
+            gap_seconds=plan.engine_gap_seconds,
             sequence_seconds=plan.engine_gap_per_sequence_seconds,
         )
 
 
-def engine_gap_seconds(sequences: Value, step_seconds: Value, sequence_seconds: Value) -> Value:
+def engine_gap_seconds(sequences: Value, gap_seconds: Value, sequence_seconds: Value) -> Value:
     """Host and scheduling time of a pass: a constant, and a part for each sequence of the rank [s]."""
-    return step_seconds + sequence_seconds * sequences
+    return gap_seconds + sequence_seconds * sequences
 
 
 def decode_work(plan: StepPlan, batch: Batch) -> Work:

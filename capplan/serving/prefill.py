@@ -143,4 +143,4 @@ def _named(chain: Chain) -> Derive:
 def _one_pass(plan: StepPlan, work: Work, overlap: bool) -> Value:
     """The multi-token-prediction layers over the prompts [s]."""
     parts: Parts = layered_parts(plan, work, overlap, evaluate)
-    return total_seconds(**parts)
+    return total_seconds(**parts) + plan.engine_gap_seconds

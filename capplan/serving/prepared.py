@@ -19,6 +19,15 @@ from capplan.serving.step_plan import StepPlan
 
 _KEPT = 256
 _KERNELS = frozenset(constant.name for constant in fields(Kernels))
+_OF_ENGINE = (
+    "kernel_time_factor",
+    "layer_overhead_seconds",
+    "step_gap_seconds",
+    "sequence_overhead_seconds",
+    "context_attention_factor",
+    "fp8_kv_share",
+)
+"""Engine constants of the time of a pass."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +89,7 @@ def prepare(
     """
     if chain is not None:
         hardware = _with_overrides(model, hardware, layout, (weight_dtype, kv_dtype), engine, chain)
+        engine = _engine_with_overrides(engine, chain)
     for name, value in (("weight_dtype", weight_dtype), ("kv_dtype", kv_dtype)):
         if value is not None and type(value) is not str:
             raise InputError(f"{shown(value)} must be the name of a format, or None for the checkpoint's", key=name)
@@ -148,6 +158,27 @@ def _with_overrides(
         if value != own:
             changed[name] = value
     return _replaced(hardware, tuple(changed.items())) if changed else hardware
+
+
+def _engine_with_overrides(engine: Engine | str | None, chain: Chain) -> Engine | str | None:
+    """The engine with the constants of the chain, which records them and where each comes from."""
+    if not chain.record and chain.overrides.keys().isdisjoint(_OF_ENGINE):
+        return engine
+    card = _engine(engine)
+    if card is None:
+        return engine
+    changed = {}
+    for name in _OF_ENGINE:
+        own, number = getattr(card, name), card.sources.get(name)
+        value = chain.given(name, own, f"engine card {card.name}" if number is None else number.source)
+        if value != own:
+            changed[name] = value
+    return _engine_replaced(card, tuple(changed.items())) if changed else card
+
+
+@lru_cache(maxsize=64)
+def _engine_replaced(engine: Engine, changed: tuple[tuple[str, float], ...]) -> Engine:
+    return replace(engine, **dict(changed))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=64)
