@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "capplan.calibration.calibration": ("calibrate",),
     "capplan.cards.hardware_card": ("load_hardware",),
     "capplan.cards.kv": ("kv_bytes", "kv_bytes_per_token"),
     "capplan.cards.model_card": ("load_model",),
@@ -29,6 +30,7 @@ _HOMES = {
     ),
     "capplan.planning.plan": ("plan",),
     "capplan.planning.scenario": ("Scenario", "load_scenario"),
+    "capplan.serving.closed_loop": ("closed_loop",),
     "capplan.serving.layout": ("Layout",),
     "capplan.serving.memory": ("memory",),
     "capplan.serving.prefill": ("prefill",),
@@ -41,6 +43,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = ["__version__", *sorted(_HOME_OF)]
 
 if TYPE_CHECKING:
+    from capplan.calibration.calibration import calibrate as calibrate
     from capplan.cards.engine_card import load_engine as load_engine
     from capplan.cards.hardware_card import load_hardware as load_hardware
     from capplan.cards.kv import kv_bytes as kv_bytes
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from capplan.planning.plan import plan as plan
     from capplan.planning.scenario import Scenario as Scenario
     from capplan.planning.scenario import load_scenario as load_scenario
+    from capplan.serving.closed_loop import closed_loop as closed_loop
     from capplan.serving.layout import Layout as Layout
     from capplan.serving.memory import memory as memory
     from capplan.serving.prefill import prefill as prefill

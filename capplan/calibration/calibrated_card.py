@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from capplan.calibration.calibration import Calibration
-from capplan.calibration.fitting import Errors
+from capplan.calibration.constants import with_constants
+from capplan.cards.engine import CalibratedFor, Engine
+from capplan.cards.hardware import Band
+from capplan.cards.number import Number
 from capplan.cards.store import read_json
 from capplan.errors import InputError
+from capplan.serving.prepared import decode_kind
+
+if TYPE_CHECKING:
+    from capplan.calibration.calibration import Calibration
+    from capplan.calibration.fitting import Errors
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,39}")
 _SHOWN_FILES = 3
 _MOST_SOURCE = 400
+_SUFFIX = "-calibrated"
+_TITLE_SUFFIX = ", calibrated"
 
 
 def engine_card(calibration: Calibration, name: str) -> dict[str, Any]:
@@ -35,13 +45,62 @@ def engine_card(calibration: Calibration, name: str) -> dict[str, Any]:
     """
     base = calibration.system.engine
     card, part = _base_card(base.file, base.version)
-    for fitted in calibration.fitted:
-        name_of = fitted.constant.name
-        if fitted.held is None:
-            part["numbers"].pop(name_of, None)
-            unit = "s" if name_of.endswith("_seconds") else "1"
-            card["numbers"][name_of] = _number(fitted.after, unit, source_of(calibration, name_of))
-    return {**card, "name": name, "title": f"{card['title'][:68]}, calibrated", "aliases": [], "versions": [part]}
+    for constant, number in _numbers(calibration).items():
+        part["numbers"].pop(constant, None)
+        card["numbers"][constant] = number.model_dump()
+    system, bands = calibration.system, _bands(calibration)
+    plain = {kind: {end: number.model_dump() for end, number in ends.items()} for kind, ends in bands.items()}
+    card |= {"calibrated_for": {"gpu": system.hardware.name, "model": system.model.name}, "bands": plain or None}
+    card |= {"name": name, "title": calibrated_title(card["title"]), "aliases": [], "versions": [part]}
+    return {key: value for key, value in card.items() if value is not None}
+
+
+def calibrated_engine(calibration: Calibration) -> Engine:
+    """The base engine with the fitted constants, their sources and the measured band, of no file."""
+    system, bands = calibration.system, _bands(calibration)
+    ends = {f"bands.{kind}.{end}": number for kind, band in bands.items() for end, number in band.items()}
+    kept = {key: number for key, number in system.engine.sources.items() if not key.startswith("bands.")}
+    return replace(
+        with_constants(system.engine, calibration.constants),
+        name=calibrated_name(system.engine.name),
+        title=calibrated_title(system.engine.title),
+        aliases=(),
+        calibrated_for=CalibratedFor(system.hardware.name, system.model.name),
+        bands={kind: Band(band["low"].value, band["high"].value) for kind, band in bands.items()},
+        sources={**kept, **_numbers(calibration), **ends},
+        file="",
+    )
+
+
+def calibrated_name(base: str) -> str:
+    """The name of a calibrated card, however often it was calibrated."""
+    return f"{base.removesuffix(_SUFFIX)[:28]}{_SUFFIX}"
+
+
+def calibrated_title(base: str) -> str:
+    """The title of one."""
+    return f"{base.removesuffix(_TITLE_SUFFIX)[:68]}{_TITLE_SUFFIX}"
+
+
+def _numbers(calibration: Calibration) -> dict[str, Number]:
+    """Every constant that is not held, with its source."""
+    return {
+        name: _number(one.after, "s" if name.endswith("_seconds") else "1", source_of(calibration, name))
+        for one in calibration.fitted
+        if one.held is None and (name := one.constant.name)
+    }
+
+
+def _bands(calibration: Calibration) -> dict[str, dict[str, Number]]:
+    """The ends of the measured band, for the kind of decode step the model has."""
+    band, system = calibration.judgement.band, calibration.system
+    if band is None:
+        return {}
+    left_out = calibration.judgement.left_out
+    source = f"measured over predicted TPOT of {len(calibration.runs)} runs of {system.model.name} on "
+    source += f"{system.hardware.name}, each {left_out} left out of the fit"
+    numbers = {end: Number(float(f"{getattr(band, end):.4g}"), "1", source, "measured") for end in ("low", "high")}
+    return {decode_kind(system.model, system.engine): numbers}
 
 
 def _base_card(file: str, version: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -66,6 +125,8 @@ def source_of(calibration: Calibration, constant: str) -> str:
     text = (
         f"calibrated to {len(runs)} runs of {system.model.name} on {system.hardware.name} {system.layout} in {listed}"
     )
+    if fitted.bound is not None:
+        text += f"; {fitted.bound}"
     if fitted.standard_error is not None:
         text += f"; standard error {fitted.constant.shown(fitted.standard_error)}"
     held = {metric: error for metric, error in calibration.judgement.held_out.items() if error is not None}
@@ -82,14 +143,14 @@ def _plain(name: str) -> str:
     return re.sub(r"[^\x20-\x7e]", "?", name)[:60]
 
 
-def _number(value: float, unit: str, source: str) -> dict[str, Any]:
-    return {"value": float(f"{value:.6g}"), "unit": unit, "kind": "fitted", "source": source}
+def _number(value: float, unit: str, source: str) -> Number:
+    return Number(float(f"{value:.6g}"), unit, source, "fitted")
 
 
 def card_name(path: Path, fallback: str) -> str:
     """The name of a card in a file: that of the file where it can be one."""
     stem = path.name.removesuffix(".json").lower()
-    return stem if _NAME.fullmatch(stem) else f"{fallback[:28]}-calibrated"
+    return stem if _NAME.fullmatch(stem) else calibrated_name(fallback)
 
 
 def write_card(calibration: Calibration, output: str | Path, *, force: bool = False) -> Path:

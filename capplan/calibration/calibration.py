@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from capplan.calibration.constants import CONSTANTS, Constant, constants_of, with_constants
+from capplan.calibration.choice import chosen_fit
+from capplan.calibration.constants import BY_NAME, CONSTANTS, Constant, constants_of
 from capplan.calibration.design import More, more_runs
-from capplan.calibration.fitting import Errors, Fit, fit_table, held_out, judged
+from capplan.calibration.fitting import ASSUMED_NOISE, Fit
+from capplan.calibration.judgement import Judgement, groups_of, judgement_of, refuse_misfit
+from capplan.calibration.model_names import another_model, taken_for
 from capplan.calibration.plausibility import Split, impossible_runs, set_aside, splits_of
+from capplan.calibration.repeats import repeated
 from capplan.calibration.results import Reading, read_results
 from capplan.calibration.run import Run, SetAside
 from capplan.calibration.table import Piece, System, Table, piece_of, systems_of, table_of
@@ -33,8 +37,9 @@ class Fitted:
     ----------
     constant : which, with its unit and spread
     before, after : values
-    standard_error : of the fit; None where it keeps its value
-    held : why it does
+    standard_error : of the fit; None where it keeps its value or stops at its bound
+    held : why it keeps its value
+    bound : why it was moved to the least it can be, and no further
     """
 
     constant: Constant
@@ -42,19 +47,12 @@ class Fitted:
     after: float
     standard_error: float | None
     held: str | None
+    bound: str | None = None
 
-
-@dataclass(frozen=True)
-class Judgement:
-    """Errors of TPOT and TTFT: by the constants before, by those fitted to the same runs, and of each run by constants
-    fitted without it; None where there is nothing to judge. Runs of one layout are left out together where there are
-    several layouts, else those of one prompt and concurrency."""
-
-    before: Mapping[str, Errors | None]
-    after: Mapping[str, Errors | None]
-    held_out: Mapping[str, Errors | None]
-    left_out: str
-    """What was left out together: ``layout``, or ``prompt and concurrency``."""
+    @property
+    def state(self) -> str:
+        """``fitted``, ``held`` at the card's value, or moved to its ``bound``."""
+        return "held" if self.held is not None else "fitted" if self.bound is None else "bound"
 
 
 @dataclass(frozen=True)
@@ -93,8 +91,10 @@ class Calibration:
 
     @property
     def engine(self) -> Engine:
-        """The engine with its new constants."""
-        return with_constants(self.system.engine, self.constants)
+        """The engine with its new constants, under a name of its own and of no file."""
+        from capplan.calibration.calibrated_card import calibrated_engine
+
+        return calibrated_engine(self)
 
 
 def calibrate(
@@ -107,6 +107,7 @@ def calibrate(
     weight_dtype: str | None = None,
     kv_dtype: str | None = None,
     columns: Mapping[str, str] | None = None,
+    force: bool = False,
 ) -> Calibration:
     r"""Fit the constants of an engine card to measured TTFT and TPOT.
 
@@ -114,8 +115,8 @@ def calibrate(
               \mathrm{TTFT} = t_0 + P\,(1 + g_a \sqrt{b - 1} + g_b (b - 1))
 
     b are the requests of one data-parallel rank, f is the time of kernels in the engine over that of kernels alone.
-    Constants are fitted in a fixed order as long as the runs tell them apart; the others keep the card's value. Labels
-    that no GPU can reach are left out first.
+    As many constants are fitted as the runs tell apart, less those without which runs left out are predicted better;
+    the others keep the card's value. Labels that no GPU can reach are left out first, repeated results count once.
 
     Parameters
     ----------
@@ -124,6 +125,7 @@ def calibrate(
     engine : base card, by name or loaded
     weight_dtype, kv_dtype : formats of weights and cache; None is the checkpoint's
     columns : quantity to column of a CSV
+    force : take results that name another model for those of this one
 
     Returns
     -------
@@ -131,8 +133,9 @@ def calibrate(
 
     Raises
     ------
-    InputError : files that cannot be read, no run that can be used, more than a third that cannot be, or runs that tell
-        no constant
+    InputError : files that cannot be read, results of another model, no run that can be used, more than a third that
+        cannot be, runs that tell no constant, or that fitted constants describe worse than those before, or by more
+        than a quarter off
 
     Examples
     --------
@@ -147,20 +150,25 @@ def calibrate(
     The laws: :mod:`capplan.formulas.closed_loop`. What it reaches on published runs: benchmarks/one_point.py.
     """
     reading = _reading(results, columns)
+    _one_model(reading, model, force=force)
     system = _system(model, hardware, layout, engine, weight_dtype, kv_dtype)
     kept, pieces, systems, splits = _usable(reading, system)
     runs, table = [reading.runs[index] for index in kept], table_of(pieces, [reading.runs[index] for index in kept])
     start = constants_of(system.engine)
-    fit = fit_table(table, start)
+    groups = groups_of(runs, systems)
+    chosen = chosen_fit(table, start, groups.labels)
+    fit = chosen.fit
     if not fit.free:
         raise InputError(_tells_nothing(system, table, fit))
+    judgement = judgement_of(table, start, chosen, groups.what)
+    refuse_misfit(judgement)
     more = more_runs(systems[0], table, fit)
-    return _calibration(system, reading, runs, systems, table, start, fit, splits, more)
+    return _calibration(system, reading, runs, table, start, fit, splits, more, judgement)
 
 
 def _reading(results: Any, columns: Mapping[str, str] | None) -> Reading:
     if isinstance(results, Reading):
-        return results
+        return replace(results, runs=[*results.runs], set_aside=[*results.set_aside], notes=[*results.notes])
     several: list[Any] = [results] if isinstance(results, (str, Path)) else list(results)
     if several and all(isinstance(one, Run) for one in several):
         return Reading(runs=several)
@@ -186,9 +194,8 @@ def _system(
 def _usable(reading: Reading, system: System) -> tuple[list[int], list[Piece], list[System], list[tuple[Split, int]]]:
     """Positions of the runs the fit uses, with their pieces and systems, and splits with the place of their first run
     among them; the reading tells what is set aside."""
-    runs = reading.runs
-    _one_model(reading, system.model)
-    systems = systems_of(system, runs)
+    _without_repeats(reading, system)
+    runs, systems = reading.runs, systems_of(system, reading.runs)
     for run, one in zip(runs, systems, strict=True):
         _check(one, run)
     pieces = [
@@ -212,14 +219,23 @@ def _check(system: System, run: Run) -> None:
         raise error.located(file=run.place) from None
 
 
-def _one_model(reading: Reading, model: Model) -> None:
-    """Results of one model only; a name that is not the card's is told."""
+def _without_repeats(reading: Reading, system: System) -> None:
+    """Results in two files, of which one says the layout, count once."""
+    runs = reading.runs
+    reasons = repeated(runs, [one.layout for one in systems_of(system, runs)])
+    reading.set_aside += set_aside(runs, reasons)
+    reading.runs = [run for index, run in enumerate(runs) if index not in reasons]
+
+
+def _one_model(reading: Reading, model: Model, *, force: bool) -> None:
+    """Results of one model only; a name that is not the card's is told, one of another model refused."""
     names = sorted({run.model for run in reading.runs if run.model})
     if len(names) > 1:
         raise InputError(f"results of {len(names)} models: {names[0]!r}, {names[1]!r}; give those of one")
-    known = {model.name.lower(), *(alias.lower() for alias in model.aliases)}
-    if names and names[0].lower() not in known:
-        reading.notes.append(f"the results call the model {names[0]!r}; taken for {model.name}")
+    if names and (remark := taken_for(names[0], model)) is not None:
+        if not force and another_model(names[0], model):
+            raise InputError(f"the results are of {names[0]!r}, not of {model.name}; --force takes them for it")
+        reading.notes.append(remark)
 
 
 def _waiting(runs: Sequence[Run], pieces: Sequence[Piece]) -> dict[int, str]:
@@ -249,29 +265,29 @@ def _calibration(
     system: System,
     reading: Reading,
     runs: list[Run],
-    systems: list[System],
     table: Table,
     start: Mapping[str, float],
     fit: Fit,
     splits: list[tuple[Split, int]],
     more: list[More],
+    judgement: Judgement,
 ) -> Calibration:
     before, after = table.predicted(start), table.predicted(fit.values)
     names = ("tpot_before", "ttft_before", "tpot_after", "ttft_after")
     return Calibration(
         system=system,
         fitted=tuple(
-            Fitted(one, start[one.name], fit.values[one.name], fit.errors.get(one.name), fit.held.get(one.name))
-            for one in CONSTANTS
+            Fitted(one, start[name], fit.values[name], fit.errors.get(name), fit.held.get(name), fit.bound.get(name))
+            for name, one in BY_NAME.items()
         ),
-        judgement=_judgement(table, start, runs, systems, before, after),
+        judgement=judgement,
         runs=tuple(runs),
         predictions=dict(zip(names, (*before, *after), strict=True)),
         set_aside=tuple(reading.set_aside),
         splits=_beside_model(splits, table, fit),
         more=tuple(more),
         unread={tool: tuple(sorted(keys)) for tool, keys in reading.unread.items() if keys},
-        notes=(*reading.notes, *_far_off(start, fit)),
+        notes=(*reading.notes, *_far_off(start, fit), *_beyond_scatter(judgement, fit)),
     )
 
 
@@ -285,23 +301,13 @@ def _far_off(start: Mapping[str, float], fit: Fit) -> list[str]:
     ]
 
 
-def _judgement(
-    table: Table,
-    start: Mapping[str, float],
-    runs: Sequence[Run],
-    systems: Sequence[System],
-    before: Any,
-    after: Any,
-) -> Judgement:
-    layouts = [one.layout for one in systems]
-    several = len(set(layouts)) > 1
-    loads = [(round(run.prompt_tokens), run.concurrency) for run in runs]
-    return Judgement(
-        judged(table, *before),
-        judged(table, *after),
-        held_out(table, start, layouts if several else loads),
-        "layout" if several else "prompt and concurrency",
-    )
+def _beyond_scatter(judgement: Judgement, fit: Fit) -> list[str]:
+    """Few runs that lie further from the fit than the standard errors take them to."""
+    after, assumed = judgement.after["tpot"], ASSUMED_NOISE["tpot"]
+    if after is None or fit.noise["tpot"] != assumed or after.median < assumed:
+        return []
+    lie = f"{after.runs} runs lie {after.median:.1%} off the fit in the median"
+    return [f"standard errors are for a scatter of {assumed:.0%} of TPOT, {lie}: more runs would tell"]
 
 
 def _beside_model(

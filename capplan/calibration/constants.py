@@ -38,7 +38,7 @@ CONSTANTS: tuple[Constant, ...] = (
     Constant("ttft_base_seconds", 6e-2),
     Constant("ttft_linear_factor", 0.1),
     Constant("sequence_overhead_seconds", 1.5e-5),
-    Constant(KERNEL_TIME_FACTOR, 0.1, lower=0.1),
+    Constant(KERNEL_TIME_FACTOR, 0.1, lower=0.9),
     Constant("ttft_sqrt_factor", 0.25),
     Constant("step_gap_seconds", 1.5e-3),
 )
@@ -48,7 +48,10 @@ Spreads: those of the TTFT from the ranges on the engine cards (base 0 to 189 ms
 factor 0.016 to 0.37); the kernels' from the held errors on the hardware cards (3 to 15 %); of the overhead of a layer
 what single runs of 68 published configurations ask for, laid to it alone (1.48 times their median change, see
 benchmarks/one_point.py), of the gap the same over the 50 layers of a model; of the overhead of a sequence assumed from
-fits to single configurations, 11 to 51 us."""
+fits to single configurations, 11 to 51 us.
+
+No engine runs kernels faster than alone: tables measured inside engines lie 1.04 to 1.08 over those of bare kernels,
+and the kernel models 3 to 15 % beside either. Hence the bound of the factor; overheads cannot be negative."""
 BY_NAME: Mapping[str, Constant] = {constant.name: constant for constant in CONSTANTS}
 NAMES = tuple(BY_NAME)
 OF_STEP = ("layer_overhead_seconds", "sequence_overhead_seconds", KERNEL_TIME_FACTOR, "step_gap_seconds")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from capplan.calibration.constants import BY_NAME, NAMES, OF_STEP, constants_of
+from capplan.calibration.design_commands import Planned, command_line, server_command
 from capplan.calibration.fitting import ASSUMED_NOISE, Fit, errors_of, identified, sensitivities
 from capplan.calibration.run import Run
 from capplan.calibration.table import System, Table, piece_of, table_of
@@ -24,25 +25,6 @@ LEAST_RUNS = 4
 MOST_RUNS = 8
 _WANTED = 0.5
 """Standard error over spread at which enough is known."""
-_WAVES = 10
-"""Prompts for each slot: the start and end of a run then count little."""
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A run to make: prompt and output tokens of every request, requests in flight."""
-
-    prompt_tokens: int
-    output_tokens: int
-    concurrency: int
-
-    def __str__(self) -> str:
-        return f"{self.prompt_tokens:,} in, {self.output_tokens:,} out at {self.concurrency}"
-
-    @property
-    def prompts(self) -> int:
-        """Requests to send."""
-        return _WAVES * self.concurrency
 
 
 @dataclass(frozen=True)
@@ -63,6 +45,7 @@ class Design:
     errors : standard error to expect of each constant they tell
     held : constant they do not tell, and why
     noise : relative scatter of a run, by metric, that the errors are for
+    server : command line of the engine
     commands : command line of each run
     """
 
@@ -70,6 +53,7 @@ class Design:
     errors: Mapping[str, float]
     held: Mapping[str, str]
     noise: Mapping[str, float]
+    server: str
     commands: tuple[str, ...]
 
 
@@ -130,6 +114,7 @@ def design_runs(
         {name: float(error) * BY_NAME[name].spread for name, error in zip(free, errors, strict=True)},
         held,
         dict(ASSUMED_NOISE),
+        server_command(system),
         tuple(command_line(run, model, card) for run in runs),
     )
 
@@ -224,27 +209,3 @@ def _more(name: str, able: tuple[str, ...], grid: Sequence[Planned], possible: T
         if (errors < 1).all():
             return More(name, tuple(grid[index] for index in chosen[:count]))
     return More(name, ())
-
-
-def command_line(run: Planned, model: Model, engine: Engine) -> str:
-    """The benchmark command of a run, whose result :func:`~capplan.calibration.results.read_results` reads.
-
-    References
-    ----------
-    docs.vllm.ai, ``vllm bench serve``; docs.sglang.ai, Bench Serving Guide (``--random-range-ratio 1.0``
-    fixes the lengths).
-    """
-    name = model_name(model)
-    lengths = f"--random-input-len {run.prompt_tokens} --random-output-len {run.output_tokens}"
-    load = f"--max-concurrency {run.concurrency} --num-prompts {run.prompts}"
-    if "sglang" in engine.name:
-        tool = f"python3 -m sglang.bench_serving --backend sglang --model {name} --dataset-name random"
-        return f"{tool} {lengths} --random-range-ratio 1.0 {load} --output-file results.jsonl"
-    tool = f"vllm bench serve --model {name} --dataset-name random"
-    return f"{tool} {lengths} --ignore-eos {load} --save-result --result-dir results"
-
-
-def model_name(model: Model) -> str:
-    """The repository of a model where its card says one."""
-    names = [str(model.provenance.get("repository") or ""), *model.aliases]
-    return next((name for name in names if "/" in name), model.name)

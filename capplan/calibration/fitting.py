@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from capplan.calibration.constants import BY_NAME, NAMES
-from capplan.calibration.least_squares import Solution, jacobian, least_squares
+from capplan.calibration.least_squares import Solution, jacobian, least_squares, loss_of
 from capplan.calibration.table import Table
 
 METRICS = ("tpot", "ttft")
@@ -18,11 +18,14 @@ configuration in published runs once its constants are fitted."""
 LEAST_NOISE = 0.01
 OUTLIER = 2.5
 """Standard deviations from which an observation counts less: some labels are wrong by a factor."""
-_SPARE = 4
-"""Observations beyond the constants from which on their scatter is estimated."""
+SPARE = 4
+"""Observations beyond the constants from which on their scatter is estimated. That of less says little: where few
+published runs lie far from their fit, it still predicts others better than one with fewer constants."""
 _ROBUST_RUNS = 2
 """Runs for each constant from which on one of them may be taken for an outlier; few runs are all believed."""
 _PARTNER = 0.8
+_ROUNDS = 2
+"""Fits to one set of constants, each with the scatter around the one before."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,11 @@ class Fit:
 
     Parameters
     ----------
-    values : all constants, those not fitted as before
-    free : fitted ones
-    errors : standard errors of the fitted ones
+    values : all constants, those held as before
+    free : fitted ones, those at their bound included
+    errors : standard errors of the fitted ones above their bound
     held : constant to why it keeps its value
+    bound : constant that was moved to the least it can be, to why
     noise : relative scatter by metric, estimated or assumed
     """
 
@@ -42,14 +46,19 @@ class Fit:
     free: tuple[str, ...]
     errors: Mapping[str, float]
     held: Mapping[str, str]
+    bound: Mapping[str, str]
     noise: Mapping[str, float]
 
 
 def fit_table(table: Table, start: Mapping[str, float], order: Sequence[str] = NAMES) -> Fit:
-    """Fit as many constants as the runs tell apart, in the order given; the others keep their value.
+    """Fit as many constants as the runs tell apart; the others keep their value.
 
-    A constant is told apart where its standard error is below its ``spread``. An overhead of a layer that ends at zero
-    makes room for the gap of a step, from which one model alone cannot tell it.
+    A constant is told apart where its standard error is below its ``spread``. Those that could be told by runs with
+    next to no scatter are fitted together; then of the ones that are not told apart that is given up without which the
+    runs are still met best, until none is left, and what there is room for then is added. The scatter is always that
+    around the richest fit still standing: a constant that is missing looks like scatter, which would then keep it out.
+    An overhead of a layer that ends at zero makes room for the gap of a step, from which one model alone cannot tell
+    it.
 
     Parameters
     ----------
@@ -62,34 +71,63 @@ def fit_table(table: Table, start: Mapping[str, float], order: Sequence[str] = N
     fit : :class:`Fit`, with nothing free where the runs tell nothing
     """
     found = _fitted(table, start, order)
-    swapped = ("step_gap_seconds", "layer_overhead_seconds")
-    if swapped[1] in found.free and swapped[0] not in found.free and found.values[swapped[1]] <= 0:
-        rest = [name for name in order if name not in swapped]
-        found = _fitted(table, {**start, swapped[1]: 0.0}, [swapped[0], *rest, swapped[1]])
-    return found
+    layer, gap = "layer_overhead_seconds", "step_gap_seconds"
+    if layer not in found.bound or gap in found.free or gap not in order or start[gap] <= 0:
+        return found
+    rest = [name for name in order if name not in (layer, gap)]
+    swapped = _fitted(table, {**start, layer: 0.0}, [gap, *rest])
+    if gap not in swapped.free:
+        return found
+    return replace(swapped, bound={layer: f"{_BOUND}, even of {gap}", **swapped.bound})
+
+
+_BOUND = "at its bound: these runs ask for less"
 
 
 def _fitted(table: Table, start: Mapping[str, float], order: Sequence[str]) -> Fit:
-    """What the runs tell depends on where it is asked: the choice is made again at the solution until it stays, and
-    of choices that come in turn only what they share is fitted."""
-    free, held = identified(table, start, ASSUMED_NOISE, order)
-    noise, seen = dict(ASSUMED_NOISE), [free]
-    while True:
-        solution = _solved(table, start, free, noise)
+    """Backward from all constants that could be told at all, then forward to those there is room for."""
+    free, _ = identified(table, start, dict.fromkeys(METRICS, LEAST_NOISE), order)
+    found = _fit_of(table, start, free)
+    while vague := _vague(found):
+        rests = [tuple(name for name in found.free if name != one) for one in reversed(vague)]
+        fits = [_fit_of(table, start, rest) for rest in rests]
+        found = min(fits, key=lambda fit: _loss(table, fit.values))
+    for name in order:
+        if name not in found.free and _has_room(table, found, name):
+            more = _fit_of(table, start, (*found.free, name))
+            if not _vague(more) and _loss(table, more.values) < _loss(table, found.values):
+                found = more
+    reasons = _reasons(table, found, [name for name in order if name not in found.free])
+    return replace(found, held=reasons)
+
+
+def _vague(fit: Fit) -> list[str]:
+    """Constants that are not told apart."""
+    return [name for name, error in fit.errors.items() if error >= BY_NAME[name].spread]
+
+
+def _has_room(table: Table, fit: Fit, name: str) -> bool:
+    """Whether the runs could tell one more constant, by what it does at the fit."""
+    every = (*fit.errors, name)
+    return identified(table, fit.values, fit.noise, every)[0] == every
+
+
+def _fit_of(table: Table, start: Mapping[str, float], free: tuple[str, ...]) -> Fit:
+    """These constants fitted, first with the assumed scatter and then with that around the fit."""
+    noise: Mapping[str, float] = ASSUMED_NOISE
+    values = dict(start)
+    for _ in range(_ROUNDS):
+        solution = _solved(table, values, free, noise)
         values = {**start, **_values(free, solution.x)}
         noise = _noise(table, values, len(free))
-        again, lost = identified(table, values, noise, order, solution.weights)
-        if again == free:
-            break
-        if again in seen:
-            order = [name for name in free if name in again]
-            again, _ = identified(table, values, noise, order, solution.weights)
-        held = {name: reason for name, reason in {**held, **lost}.items() if name not in again}
-        held |= {name: "these runs tell it or another, not both" for name in free if name not in (*again, *held)}
-        free = again
-        seen.append(free)
-    spreads = standard_errors(table, values, _scatter(table, values, noise, len(free)), free, solution.weights)
-    return Fit(values, free, spreads, held, noise)
+    inner = tuple(name for name in free if values[name] > BY_NAME[name].lower)
+    errors = standard_errors(table, values, noise, inner, solution.weights)
+    return Fit(values, free, errors, {}, {name: _BOUND for name in free if name not in inner}, noise)
+
+
+def _loss(table: Table, values: Mapping[str, float]) -> float:
+    """Cauchy loss at the assumed scatter."""
+    return loss_of(_residuals(table, values, ASSUMED_NOISE), OUTLIER)
 
 
 def _values(free: Sequence[str], x: Any) -> dict[str, float]:
@@ -123,22 +161,11 @@ def _noise(table: Table, values: Mapping[str, float], free: int) -> dict[str, fl
     found = {}
     for metric, misses in seen.items():
         spare = len(misses) - free
-        if spare < _SPARE:
+        if spare < SPARE:
             found[metric] = ASSUMED_NOISE[metric]
         else:
             found[metric] = max(LEAST_NOISE, 1.4826 * float(np.median(misses)) * (len(misses) / spare) ** 0.5)
     return found
-
-
-def _scatter(table: Table, values: Mapping[str, float], noise: Mapping[str, float], free: int) -> dict[str, float]:
-    """The noise of standard errors: where few runs lie further from the fit than assumed, their own scatter."""
-    import numpy as np
-
-    halves = np.split(_residuals(table, values, dict.fromkeys(METRICS, 1.0)) ** 2, 2)
-    sums = dict(zip(METRICS, (halves[0].sum(), halves[1].sum()), strict=True))
-    if len(table) - free >= _SPARE:
-        return dict(noise)
-    return {metric: max(noise[metric], float(sums[metric] / max(len(table) - free, 1)) ** 0.5) for metric in METRICS}
 
 
 def sensitivities(table: Table, values: Mapping[str, float], noise: Mapping[str, float]) -> Any:
@@ -190,15 +217,17 @@ def identified(
     if weights is not None:
         sensitivity = sensitivity * weights[:, None] ** 0.5
     free: tuple[str, ...] = ()
-    held = {}
     for name in order:
         trial = (*free, name)
-        errors = errors_of(_columns(sensitivity, trial))
-        if (errors < 1).all():
+        if (errors_of(_columns(sensitivity, trial)) < 1).all():
             free = trial
-        else:
-            held[name] = _reason(sensitivity, name, free)
-    return free, held
+    return free, {name: _reason(sensitivity, name, free) for name in order if name not in free}
+
+
+def _reasons(table: Table, fit: Fit, held: Sequence[str]) -> dict[str, str]:
+    """Why constants are held, by those that are fitted in the end."""
+    sensitivity = sensitivities(table, fit.values, fit.noise)
+    return {name: _reason(sensitivity, name, tuple(fit.errors)) for name in held}
 
 
 def _columns(sensitivity: Any, names: Sequence[str]) -> Any:
@@ -259,32 +288,3 @@ def judged(table: Table, tpot: Any, ttft: Any) -> dict[str, Errors | None]:
     """Errors of predictions by metric; TTFT of closed loops only."""
     first = (ttft / table.ttft)[table.closed]
     return {"tpot": errors_between(tpot / table.tpot), "ttft": errors_between(first)}
-
-
-MOST_FOLDS = 20
-
-
-def held_out(table: Table, start: Mapping[str, float], groups: Sequence[object]) -> dict[str, Errors | None]:
-    """Errors of every run by constants fitted without its group.
-
-    Parameters
-    ----------
-    table, start : as in :func:`fit_table`
-    groups : of each run; runs of one group are left out together. More than 20 groups are dealt to 20 parts
-
-    Returns
-    -------
-    errors : by metric; of no runs where there is one group only
-    """
-    import numpy as np
-
-    known = list(dict.fromkeys(groups))
-    part = np.array([known.index(group) % MOST_FOLDS for group in groups])
-    tpot, ttft = np.full(len(table), np.nan), np.full(len(table), np.nan)
-    if len(known) < 2:
-        return dict.fromkeys(METRICS)
-    for one in sorted(set(part.tolist())):
-        chosen = part == one
-        fit = fit_table(table.where(~chosen), start)
-        tpot[chosen], ttft[chosen] = table.where(chosen).predicted(fit.values)
-    return judged(table, tpot, ttft)

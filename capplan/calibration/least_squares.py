@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 _STEPS = 200
+_LEAST_GAIN = 1e-9
+"""Of the loss, in one step."""
 _WIDENINGS = (16.0, 4.0, 1.0)
 """Loss scales tried one after the other, so that a start far off is not taken for a table of outliers."""
 
@@ -71,7 +73,7 @@ def least_squares(residuals: Callable[[Any], Any], start: Any, lower: Any, scale
         x = _descended(residuals, x, bounds, widening * scale)
     found = np.asarray(residuals(x), float)
     weights = 1 / (1 + (found / scale) ** 2)
-    return Solution(x, found, jacobian(residuals, x), weights, _cost(found, scale))
+    return Solution(x, found, jacobian(residuals, x), weights, loss_of(found, scale))
 
 
 def jacobian(residuals: Callable[[Any], Any], x: Any, width: float = 1e-6) -> Any:
@@ -95,12 +97,13 @@ def _descended(residuals: Callable[[Any], Any], x: Any, lower: Any, scale: float
     for _ in range(_STEPS):
         slope = jacobian(residuals, x)
         gradient, curvature = _normal(slope, here, scale)
-        moved = _accepted(residuals, x, lower, gradient, curvature, damping, _cost(here, scale), scale)
+        moved = _accepted(residuals, x, lower, gradient, curvature, damping, loss_of(here, scale), scale)
         if moved is None:
             break
         size = float(np.max(np.abs(moved[0] - x) / (1e-9 + np.abs(x)), initial=0.0))
+        gain = loss_of(here, scale) - loss_of(moved[1], scale)
         x, here, damping = moved
-        if size < 1e-9:
+        if size < 1e-9 or gain < _LEAST_GAIN * loss_of(here, scale):
             break
     return x
 
@@ -130,13 +133,14 @@ def _accepted(
         trial = x.copy()
         trial[free] = np.maximum(x[free] - np.linalg.solve(part + damping * diagonal, gradient[free]), lower[free])
         found = np.asarray(residuals(trial), float)
-        if np.isfinite(found).all() and _cost(found, scale) < cost:
+        if np.isfinite(found).all() and loss_of(found, scale) < cost:
             return trial, found, damping / 5
         damping *= 5
     return None
 
 
-def _cost(found: Any, scale: float) -> float:
+def loss_of(found: Any, scale: float) -> float:
+    """Cauchy loss of residuals; half their sum of squares at an infinite scale."""
     import numpy as np
 
     if math.isinf(scale):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from capplan.calibration import results_aiperf, results_csv, results_server
+from capplan.calibration.repeats import repeated
 from capplan.calibration.results_files import (
     MAX_ALL_BYTES,
     MAX_RECORDS,
@@ -140,12 +141,7 @@ def _read_csv(file: ResultFile, reading: Reading, columns: Mapping[str, str]) ->
 
 def _without_repeats(reading: Reading) -> None:
     """A result that occurs twice counts once."""
-    seen: dict[tuple[object, ...], Run] = {}
-    kept = []
-    for run in reading.runs:
-        key = (run.prompt_tokens, run.output_tokens, run.concurrency, run.ttft_seconds, run.tpot_seconds)
-        if (first := seen.setdefault(key, run)) is run:
-            kept.append(run)
-        else:
-            reading.set_aside.append(SetAside(run.file, run.line, f"repeats {first.place}"))
-    reading.runs[:] = kept
+    runs = reading.runs
+    reasons = repeated(runs, [(run.tp, run.dp, run.ep) for run in runs])
+    reading.set_aside += [SetAside(runs[index].file, runs[index].line, reason) for index, reason in reasons.items()]
+    reading.runs[:] = [run for index, run in enumerate(runs) if index not in reasons]

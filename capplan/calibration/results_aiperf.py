@@ -41,6 +41,7 @@ _CONFIG_PATHS = (
 )
 """Where aiperf, genai-perf, newer aiperf and older genai-perf say the load."""
 _JUDGED = frozenset({"input_config", "error_summary", "error_request_count", "was_cancelled", "run_info"})
+_DESCRIBES = re.compile(r"_version$|^(?:start|end)_time$|_id$|^telemetry")
 _LABEL = re.compile(r"([A-Za-z ]+?) \(([^()]*)\)")
 _FOLDER = re.compile(r"concurrency[_=-]?(\d{1,6})(?!\d)")
 _OPTION = re.compile(r"--(concurrency|request-rate)[ =](\d+(?:\.\d+)?)(?=\s|$)")
@@ -55,8 +56,13 @@ def tool_of(record: Mapping[str, Any]) -> str | None:
 
 
 def unread(record: Mapping[str, Any]) -> set[str]:
-    """Keys nothing is taken from."""
-    return set(record) - _METRICS.keys() - _JUDGED
+    """Keys nothing is taken from that could matter: no statistics, and nothing that only describes the run."""
+    told = _METRICS.keys() | _JUDGED
+    return {
+        key
+        for key, value in record.items()
+        if key not in told and not _DESCRIBES.search(key) and not (isinstance(value, dict) and "avg" in value)
+    }
 
 
 def profile_run(record: Mapping[str, Any], tool: str, file: str, line: int | None) -> Run | str:

@@ -28,6 +28,7 @@ _ONE_ONLY = ("model", "engine", "gpu", "gpu_type", "hardware", "framework", "pre
 _UNIT = re.compile(r"(?:_|\s*[(\[]|\s)(ns|us|ms|s|sec|seconds)[)\]]?$", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _MOST_CELLS = 5_000_000
+_SHOWN_COLUMNS = 10
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,19 @@ def _columns(header: list[str], mapped: Mapping[str, str], file: str) -> dict[st
             if not known and quantity in _LAYOUT:
                 continue
             if not known:
-                raise InputError(f"no column for it; choose with --column {quantity}=NAME", key=quantity, file=file)
+                raise InputError(_no_column(header, quantity), key=quantity, file=file)
             index = known[0]
         found[quantity] = _Column(index, header[index], _factor(header[index], quantity, file))
     return found
+
+
+def _no_column(header: list[str], quantity: str) -> str:
+    listed = ", ".join(shown(name) for name in header[:_SHOWN_COLUMNS])
+    more = f" and {len(header) - _SHOWN_COLUMNS} more" if len(header) > _SHOWN_COLUMNS else ""
+    problem = f"no column for it among {listed}{more}"
+    if len(header) == 1 and (sign := re.search(r"[;\t|]", header[0])):
+        return f"{problem}; columns must be comma-separated, not by {sign[0]!r}"
+    return f"{problem}; choose with --column {quantity}=NAME"
 
 
 def _place(header: list[str], name: str, file: str) -> int:

@@ -13,6 +13,7 @@ python/sglang/bench_serving.py (``result`` and ``result_details``).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,16 @@ _READ = frozenset({*_MEANS, "num_prompts", "request_rate", "max_concurrency", "m
 _JUDGED = frozenset(
     {"dataset_name", "errors", "input_lens", "ramp_up_strategy", "accept_length", "failed", "spec_decode_num_drafts"}
 )
+_STATISTIC = re.compile(r"(?:mean|median|std|min|max|p\d+(?:\.\d+)?|percentiles)_")
+_SAYS_NOTHING = frozenset({
+    "date", "label", "tag", "tokenizer_id", "tokenizer_mode", "endpoint_type", "best_of", "burstiness",
+    "goodput_config", "request_goodput", "request_throughput", "output_throughput", "total_token_throughput",
+    "total_throughput", "input_throughput", "max_output_tokens_per_s", "max_concurrent_requests", "concurrency",
+    "accuracy", "duration_s", "start_times", "ttfts", "itls", "generated_texts", "output_lens", "random_input_len",
+    "random_output_len", "random_range_ratio", "sharegpt_output_len", "total_output_tokens_retokenized",
+    "total_input_text_tokens", "total_input_vision_tokens", "rtfx",
+})  # fmt: skip
+"""Keys that follow from others, describe the run, or matter only where what they qualify is not read."""
 _SHARED_PREFIX = ("generated-shared-prefix", "prefix_repetition", "mooncake")
 _LEAST_WAVES = 2
 """Prompts for each slot below which a run is start and end only."""
@@ -42,8 +53,9 @@ def tool_of(record: Mapping[str, Any]) -> str | None:
 
 
 def unread(record: Mapping[str, Any]) -> set[str]:
-    """Keys nothing is taken from."""
-    return set(record) - _READ - _JUDGED
+    """Keys nothing is taken from that could matter."""
+    told = _READ | _JUDGED | _SAYS_NOTHING
+    return {key for key, value in record.items() if key not in told and not _STATISTIC.match(key) and value is not None}
 
 
 def server_run(record: Mapping[str, Any], tool: str, file: str, line: int | None) -> Run | str:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from capplan.cards.hardware import Band
 from capplan.cards.number import number_of
 from capplan.cards.store import card_names, card_root, read_json
 from capplan.errors import InputError, UnitError
@@ -96,3 +97,18 @@ def whole(number: Mapping[str, Any], key: str) -> int:
     if value != int(value):
         raise UnitError(f"{value:g} must be a whole number", key=f"{key}.value")
     return int(value)
+
+
+def card_band(key: str, *, low: Any, high: Any) -> Band:
+    """The error band on a card, which holds the prediction itself.
+
+    Raises
+    ------
+    UnitError : ends of another unit, on one side of 1 or far from it
+    """
+    ends = [in_base_units(end, {"1": 1.0}, f"{key}.{name}") for name, end in (("low", low), ("high", high))]
+    band = Band(ends[0], ends[1], assumed="assumed" in (low["kind"], high["kind"]))
+    if not 0.01 <= band.low <= 1.0 <= band.high <= 100.0:
+        told = f"{band.low:g} to {band.high:g}"
+        raise UnitError(f"{told} must have 1, the prediction itself, between them, and lie within 0.01 to 100", key=key)
+    return band

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from capplan.cards.hardware import Hardware
+from capplan.cards.hardware import Band, Hardware
+from capplan.cards.model import Model
 
 MemoryFormula = Literal["utilization", "static-fraction", "free-fraction"]
 """``utilization``: a share of all memory less everything else (vLLM). ``static-fraction``: a share of the memory
 free at start holds weights and KV (SGLang). ``free-fraction``: a share of what is left in the end (TensorRT-LLM)."""
 
 SchedulerPolicy = Literal["recompute", "swap", "reserve"]
+ENGINE_BAND_KINDS = ("decode_dense", "decode_mixture")
 TtftEvent = Literal["queue", "prefill", "transfer", "decode-admission", "first-step"]
 
 
@@ -43,6 +45,14 @@ class StaticReserve:
     least_bytes: float
     least_bytes_from_hbm_bytes: float
     """``least_bytes`` counts on GPUs of more memory than this."""
+
+
+@dataclass(frozen=True)
+class CalibratedFor:
+    """The pair whose measured runs gave an engine card its constants: names of the GPU and of the model."""
+
+    gpu: str
+    model: str
 
 
 @dataclass(frozen=True)
@@ -106,6 +116,9 @@ class Engine:
     """How the engine spells each KV element type of capplan."""
     sparse_latent_kv: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Layout the engine puts in the place of a KV element type where an indexer chooses latents; others stay."""
+    calibrated_for: CalibratedFor | None = None
+    bands: Mapping[str, Band] = field(default_factory=dict, hash=False)
+    """Error band of each of :data:`ENGINE_BAND_KINDS` that was measured on the pair it is calibrated for."""
     aliases: tuple[str, ...] = ()
     sources: Mapping[str, Any] = field(default_factory=dict, compare=False, hash=False, repr=False)
     """Dotted key of the card -> :class:`capplan.cards.number.Number`, every number of the range."""
@@ -125,3 +138,16 @@ class Engine:
         """
         chosen = ((self.flags[name], value) for name, value in settings.items() if name in self.flags)
         return [flag.format(value=value) for flag, value in chosen if value is not None and value is not False]
+
+
+def bands_of(hardware: Hardware, model: Model, engine: Engine | None) -> Mapping[str, Band]:
+    """Error bands by kind of time: those of the GPU, and before them those of an engine calibrated for the pair.
+
+    Parameters
+    ----------
+    hardware, model : the pair
+    engine : its card; None for bare kernels
+    """
+    if engine is None or not engine.bands or engine.calibrated_for != CalibratedFor(hardware.name, model.name):
+        return hardware.bands
+    return {**hardware.bands, **engine.bands}

@@ -11,8 +11,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from capplan.cards.card_numbers import built_card, card_aliases, in_base_units, whole
-from capplan.cards.engine import BatchDefaults, Engine, StaticReserve
+from capplan.cards.card_numbers import built_card, card_aliases, card_band, in_base_units, whole
+from capplan.cards.engine import ENGINE_BAND_KINDS, BatchDefaults, CalibratedFor, Engine, StaticReserve
 from capplan.cards.number import Sources
 from capplan.cards.store import card_names, find_card
 from capplan.errors import InputError, UnitError
@@ -159,6 +159,8 @@ def _engine(
     flags: dict[str, str] | None = None,
     kv_dtypes: dict[str, str] | None = None,
     sparse_latent_kv: dict[str, str] | None = None,
+    calibrated_for: dict[str, str] | None = None,
+    bands: dict[str, Any] | None = None,
 ) -> Engine:
     return Engine(
         name=name,
@@ -173,11 +175,21 @@ def _engine(
         flags=dict(flags or {}),
         kv_dtypes=dict(kv_dtypes or {}),
         sparse_latent_kv=dict(sparse_latent_kv or {}),
+        calibrated_for=None if calibrated_for is None else CalibratedFor(**calibrated_for),
+        bands=_bands(bands or {}, calibrated_for),
         aliases=tuple(aliases or ()),
         sources=sources,
         file=file,
         **_constants(numbers),
     )
+
+
+def _bands(bands: Mapping[str, Any], calibrated_for: Any) -> dict[str, Any]:
+    if unknown := bands.keys() - set(ENGINE_BAND_KINDS):
+        raise KeyError(*unknown)
+    if bands and calibrated_for is None:
+        raise InputError("must say whose runs gave the bands", key="calibrated_for")
+    return {kind: card_band(f"bands.{kind}", **ends) for kind, ends in bands.items()}
 
 
 def _constants(numbers: Mapping[str, Any]) -> dict[str, Any]:

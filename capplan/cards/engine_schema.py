@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from capplan.cards.engine import MemoryFormula, SchedulerPolicy, TtftEvent
-from capplan.cards.number_schema import Number
+from capplan.cards.number_schema import BandCard, Number
 from capplan.cards.validation import one_line
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -81,6 +81,15 @@ class VersionRange(BaseModel):
     """In place of those of the card."""
 
 
+class CalibratedForCard(BaseModel):
+    """Whose measured runs gave the constants: names of a hardware card and of a model card."""
+
+    model_config = _STRICT
+
+    gpu: str = Field(min_length=1, max_length=80)
+    model: str = Field(min_length=1, max_length=80)
+
+
 class EngineCard(BaseModel):
     """One serving engine over its versions, every number with its unit, source and kind."""
 
@@ -101,6 +110,9 @@ class EngineCard(BaseModel):
     """Source of each field that is no number."""
     batch_defaults: list[BatchDefaultsCard] = Field(min_length=1, max_length=20)
     static_reserve: StaticReserveCard | None = None
+    calibrated_for: CalibratedForCard | None = None
+    bands: dict[Literal["decode_dense", "decode_mixture"], BandCard] | None = None
+    """Count before those of the hardware card, for the pair of ``calibrated_for`` alone."""
     numbers: EngineNumbers
     versions: list[VersionRange] = Field(min_length=1, max_length=50)
 

@@ -10,11 +10,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from capplan.cards.card_numbers import built_card, card_aliases, in_base_units, whole
-from capplan.cards.hardware import Band, Fabric, Hardware, Kernels
+from capplan.cards.card_numbers import built_card, card_aliases, card_band, in_base_units, whole
+from capplan.cards.hardware import Fabric, Hardware, Kernels
 from capplan.cards.number import Sources
 from capplan.cards.store import card_names, find_card
-from capplan.errors import UnitError
 from capplan.quantities import units
 
 SCHEMA = "capplan.hardware/1"
@@ -128,7 +127,7 @@ def _hardware(
         pcie_bandwidth=in_base_units(pcie_bandwidth, units.BANDWIDTH, "pcie_bandwidth"),
         gpus_per_node=whole(gpus_per_node, "gpus_per_node"),
         kernels=_kernels(kernels),
-        bands={kind: _band(f"bands.{kind}", **ends) for kind, ends in (bands or {}).items()},
+        bands={kind: card_band(f"bands.{kind}", **ends) for kind, ends in (bands or {}).items()},
         price_per_gpu_hour=None if price is None else in_base_units(price, units.MONEY, "price_per_gpu_hour"),
         aliases=tuple(aliases or ()),
         sources=sources,
@@ -149,16 +148,6 @@ def _kernels(card: Mapping[str, Any]) -> Kernels:
             for name, number in given
         }
     )
-
-
-def _band(key: str, *, low: Any, high: Any) -> Band:
-    """A band, which holds the prediction itself."""
-    ends = [in_base_units(end, {"1": 1.0}, f"{key}.{name}") for name, end in (("low", low), ("high", high))]
-    band = Band(ends[0], ends[1], assumed="assumed" in (low["kind"], high["kind"]))
-    if not 0.01 <= band.low <= 1.0 <= band.high <= 100.0:
-        told = f"{band.low:g} to {band.high:g}"
-        raise UnitError(f"{told} must have 1, the prediction itself, between them, and lie within 0.01 to 100", key=key)
-    return band
 
 
 def _least(name: str) -> float | None:

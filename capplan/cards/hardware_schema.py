@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from capplan.cards.hardware import Kernels
-from capplan.cards.number_schema import Number
+from capplan.cards.number_schema import BandCard, Number
 from capplan.cards.validation import one_line
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -32,15 +32,6 @@ class FabricCard(BaseModel):
     name: str = _Name
     bandwidth: Number
     gpus: Number
-
-
-class BandCard(BaseModel):
-    """Measured over predicted at the 10th and the 90th percentile of rows that nothing was fitted to."""
-
-    model_config = _STRICT
-
-    low: Number
-    high: Number
 
 
 class HardwareCard(BaseModel):

@@ -20,3 +20,12 @@ class Number(BaseModel):
     unit: str = Field(min_length=1, max_length=40)
     source: str = Field(min_length=1, max_length=400)
     kind: Kind
+
+
+class BandCard(BaseModel):
+    """Measured over predicted at the 10th and the 90th percentile of rows that nothing was fitted to."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    low: Number
+    high: Number

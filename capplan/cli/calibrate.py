@@ -41,7 +41,7 @@ def calibrate(
         typer.Option("--column", metavar="QUANTITY=COLUMN", help="Column of a CSV: tpot=my_col_ms. May be repeated."),
     ] = None,
     output: Annotated[str | None, typer.Option("--output", help="Engine card to write.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite it; take results that name another model.")] = False,
     design: Annotated[bool, typer.Option("--design", help="Print the runs that would tell the constants.")] = False,
     json_: JsonFlag = False,
     shape: FormatOption = Format.table,
@@ -66,7 +66,7 @@ def calibrate(
     from capplan.calibration.calibration import calibrate as fit
     from capplan.calibration.results_csv import parsed_columns
 
-    found = fit(results, *system, **options, columns=parsed_columns(columns or []))
+    found = fit(results, *system, **options, columns=parsed_columns(columns or []), force=force)
     written = _written(found, output, force=force)
     _show(found, written, json_flag=json_, shape=shape)
 
@@ -81,12 +81,18 @@ def _refuse_with_design(
 
 def _written(found: Calibration, output: str | None, *, force: bool) -> str | None:
     if output is None:
-        if force:
-            raise InputError("has a meaning only with --output", key="--force")
+        if force and not _named_otherwise(found):
+            raise InputError("has a meaning only with --output, or for results of another name", key="--force")
         return None
     from capplan.calibration.calibrated_card import write_card
 
     return str(write_card(found, output, force=force))
+
+
+def _named_otherwise(found: Calibration) -> bool:
+    from capplan.calibration.model_names import another_model
+
+    return any(run.model and another_model(run.model, found.system.model) for run in found.runs)
 
 
 def _show(found: Calibration, written: str | None, *, json_flag: bool, shape: Format) -> None:
@@ -104,8 +110,10 @@ def _show(found: Calibration, written: str | None, *, json_flag: bool, shape: Fo
         note(f"written: {written}")
 
 
-def _how(one: Any) -> str:
-    return f"held: {one.held}" if one.standard_error is None else one.constant.shown(one.standard_error)
+def _how(one: Any) -> Any:
+    if one.held is not None:
+        return f"held: {one.held}"
+    return one.bound if one.standard_error is None else one.constant.shown(one.standard_error)
 
 
 def _error_rows(found: Calibration) -> list[list[str]]:
@@ -131,6 +139,8 @@ def _tell(found: Calibration) -> None:
         note(f"set aside: {len(found.set_aside) - _LISTED} more (--json lists all)")
     if opened := sum(not run.closed for run in found.runs):
         note(f"{opened} runs with open arrivals: in flight by Little's law, their TTFT is not fitted to")
+    if (band := found.judgement.band) is not None:
+        note(f"80 % band of the left-out runs: TPOT {band.low:.2f} to {band.high:.2f} times as predicted")
     if found.splits:
         decode = _median([over for _, over, _ in found.splits])
         prompt = _median([over for _, _, over in found.splits])
@@ -159,6 +169,7 @@ def _data(found: Calibration, written: str | None) -> dict[str, Any]:
             title: {metric: _error_data(error) for metric, error in one.items()} for title, one in errors.items()
         },
         "left_out_together": judgement.left_out,
+        "band": None if judgement.band is None else {"low": judgement.band.low, "high": judgement.band.high},
         "runs": _run_data(found),
         "set_aside": [{"place": one.place, "reason": one.reason} for one in found.set_aside],
         "conservation": _conservation_data(found),
@@ -170,7 +181,7 @@ def _data(found: Calibration, written: str | None) -> dict[str, Any]:
 
 
 def _constants_data(found: Calibration) -> dict[str, dict[str, Any]]:
-    names = ("before", "after", "standard_error", "held")
+    names = ("before", "after", "state", "standard_error", "held", "bound")
     return {one.constant.name: {name: getattr(one, name) for name in names} for one in found.fitted}
 
 
@@ -211,6 +222,7 @@ def _show_design(found: Design, *, json_flag: bool, shape: Format) -> None:
     from capplan.calibration.constants import BY_NAME
 
     data = {
+        "server": found.server,
         "runs": [{**vars(run), "command": command} for run, command in zip(found.runs, found.commands, strict=True)],
         "standard_errors": dict(found.errors),
         "held": dict(found.held),
@@ -220,6 +232,8 @@ def _show_design(found: Design, *, json_flag: bool, shape: Format) -> None:
         [f"{run.prompt_tokens:,}", f"{run.output_tokens:,}", str(run.concurrency), command]
         for run, command in zip(found.runs, found.commands, strict=True)
     ]
+    if not json_flag and shape in (Format.table, Format.md):
+        typer.echo(f"{'    ' if shape is Format.md else ''}{found.server}\n")
     emit(data, rows, ["prompt", "output", "in flight", "command"], json_flag=json_flag, shape=shape)
     if not json_flag and shape in (Format.table, Format.md):
         typer.echo("")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from capplan.cards.engine import CalibratedFor, bands_of
 from capplan.planning.pools import Pools
 from capplan.planning.problem import Problem
 from capplan.serving.idle_constants import idle_constants
@@ -23,7 +24,7 @@ def assumptions(problem: Problem, pools: Pools | None) -> tuple[str, ...]:
 
 def _defaults(problem: Problem) -> list[str]:
     scenario = problem.scenario
-    lines = [f"engine {problem.engine.title} {problem.engine.version}"]
+    lines = [f"engine {problem.engine.title} {problem.engine.version}", *_calibrated(problem)]
     given = scenario.serving.model_fields_set
     for key in ("mode", "routing", "headroom"):
         if key not in given:
@@ -40,6 +41,14 @@ def _defaults(problem: Problem) -> list[str]:
         lines.append(f"no price known for {problem.hardware.name}: give hardware.price_per_gpu_hour")
     lines += [f"override.{name} = {value:g}" for name, value in scenario.override.items()]
     return lines
+
+
+def _calibrated(problem: Problem) -> list[str]:
+    """A card whose constants were fitted to another pair of GPU and model."""
+    whose, name = problem.engine.calibrated_for, problem.engine.name
+    if whose is None or whose == CalibratedFor(problem.hardware.name, problem.model.name):
+        return []
+    return [f"engine card {name}: calibrated for {whose.model} on {whose.gpu}"]
 
 
 def _simplifications(problem: Problem, pools: Pools | None) -> list[str]:
@@ -98,7 +107,8 @@ def _unused(problem: Problem, pools: Pools | None) -> set[str]:
 
 def _bands(problem: Problem) -> list[str]:
     """Error bands of the times of a plan that no measured rows gave."""
-    bands, name = problem.hardware.bands, problem.hardware.name
+    bands = bands_of(problem.hardware, problem.model, problem.engine)
+    name = problem.hardware.name
     kinds = (decode_kind(problem.model, problem.engine), "prefill", "ttft")
     missing = [kind for kind in kinds if kind not in bands]
     assumed = [kind for kind in kinds if kind in bands and bands[kind].assumed]

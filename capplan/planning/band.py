@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from capplan.cards.engine import bands_of
 from capplan.planning.deploy import view_of
 from capplan.planning.latency import PERCENTILES
 from capplan.planning.pools import LATENCIES
@@ -91,7 +92,7 @@ class PlanBand:
 def plan_band(
     plan: Plan, search: Callable[..., Outcome], load: Callable[[Problem, Pools], Pools | None]
 ) -> PlanBand | None:
-    """Both ends of a plan's error band; None where the hardware card has no band for one of its times.
+    """Both ends of a plan's error band; None where no card has a band for one of its times.
 
     Parameters
     ----------
@@ -99,7 +100,7 @@ def plan_band(
     search : answers a changed question, starting from given pools
     load : looks at given pools under a changed question
     """
-    problem, known = plan.problem, plan.problem.hardware.bands
+    problem, known = plan.problem, bands_of(plan.problem.hardware, plan.problem.model, plan.problem.engine)
     kinds = (decode_kind(problem.model, problem.engine), "prefill", "ttft")
     if any(kind not in known for kind in kinds):
         return None
@@ -113,7 +114,7 @@ def plan_band(
             outcome = search(asked) if which == "low" else plan.outcome
         return BandEnd(outcome, _view(plan, asked, load))
 
-    return PlanBand(bands, _sources(problem, kinds), end("low"), end("high"), plan.view)
+    return PlanBand(bands, _sources(problem, bands), end("low"), end("high"), plan.view)
 
 
 def _view(plan: Plan, asked: Problem, load: Callable[[Problem, Pools], Pools | None]) -> ClientView | None:
@@ -124,8 +125,11 @@ def _view(plan: Plan, asked: Problem, load: Callable[[Problem, Pools], Pools | N
     return None if loaded is None else view_of(asked, loaded)
 
 
-def _sources(problem: Problem, kinds: tuple[str, ...]) -> dict[str, str]:
-    numbers = {kind: problem.hardware.sources.get(f"bands.{kind}.high") for kind in kinds}
+def _sources(problem: Problem, bands: dict[str, Band]) -> dict[str, str]:
+    engine, numbers = problem.engine, {}
+    for kind, band in bands.items():
+        card = engine if engine.bands.get(kind) is band else problem.hardware
+        numbers[kind] = card.sources.get(f"bands.{kind}.high")
     return {kind: "given" if number is None else number.kind for kind, number in numbers.items()}
 
 

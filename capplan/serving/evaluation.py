@@ -69,7 +69,7 @@ def evaluate_step(prepared: Prepared, batch: Batch, chain: Chain | None) -> Step
         tokens_per_step=yielded,
         gpus=prepared.plan.layout.gpus,
         _account=accounted,
-        band_factors=band_of(prepared.hardware, prepared.decode_kind, chain, "step_seconds"),
+        band_factors=band_of(prepared, prepared.decode_kind, chain, "step_seconds"),
     )
 
 

@@ -122,7 +122,7 @@ def _answer(prepared: Prepared, work: Work, overlap: bool, drafts: bool, chain: 
         tokens_per_step=None,
         gpus=prepared.plan.layout.gpus,
         _account=accounted,
-        band_factors=band_of(prepared.hardware, "prefill", chain, "prefill_seconds"),
+        band_factors=band_of(prepared, "prefill", chain, "prefill_seconds"),
     )
 
 

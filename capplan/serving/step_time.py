@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from capplan.cards.engine import bands_of
 from capplan.cards.hardware import Band
 from capplan.errors import InputError, UnknownNameError, shown
 from capplan.formulas._ops import Value
 
 if TYPE_CHECKING:
-    from capplan.cards.hardware import Hardware
     from capplan.quantities.chain import Chain
+    from capplan.serving.prepared import Prepared
 
 OPTIONS = ("weight_dtype", "kv_dtype", "engine", "overlap", "mtp", "acceptance", "skew", "chain")
 LIMITS = ("hbm", "compute", "network", "latency")
@@ -144,9 +145,11 @@ def scaled(parts: Mapping[str, Value], factor: float) -> dict[str, Value]:
     return {name: factor * seconds for name, seconds in parts.items()}
 
 
-def band_of(hardware: Hardware, kind: str, chain: Chain | None, total: str) -> Band | None:
+def band_of(prepared: Prepared, kind: str, chain: Chain | None, total: str) -> Band | None:
     """The error band of a kind of time; none around a total that an override gave."""
-    return GIVEN if chain is not None and total in chain.overrides else hardware.bands.get(kind)
+    if chain is not None and total in chain.overrides:
+        return GIVEN
+    return bands_of(prepared.hardware, prepared.model, prepared.engine).get(kind)
 
 
 def in_shape(shape: tuple[int, ...], seconds: Value, parts: Mapping[str, Value]) -> tuple[Value, dict[str, Value]]:

@@ -10,15 +10,20 @@ import numpy as np
 import pytest
 
 import capplan.calibration
-from capplan import Layout, load_engine, load_hardware, load_model
+from capplan import Layout, decode_step, load_engine, load_hardware, load_model, plan, prefill
 from capplan.calibration import calibrate, design_runs
-from capplan.calibration.calibrated_card import engine_card, write_card
+from capplan.calibration.calibrated_card import card_name, engine_card, write_card
+from capplan.calibration.choice import chosen_fit, held_out
 from capplan.calibration.constants import BY_NAME, CONSTANTS, KERNEL_TIME_FACTOR, NAMES, constants_of, with_constants
-from capplan.calibration.design import LEAST_RUNS, MOST_RUNS, command_line, grid_of
-from capplan.calibration.fitting import ASSUMED_NOISE, errors_of, fit_table, held_out, identified, sensitivities
+from capplan.calibration.design import LEAST_RUNS, MOST_RUNS, grid_of
+from capplan.calibration.design_commands import Planned, command_line, server_command
+from capplan.calibration.fitting import ASSUMED_NOISE, Errors, errors_of, fit_table, identified, sensitivities
+from capplan.calibration.judgement import Judgement, refuse_misfit
+from capplan.calibration.model_names import another_model, taken_for
 from capplan.calibration.plausibility import impossible_reason, splits_of
 from capplan.calibration.run import Run
 from capplan.calibration.table import System, piece_of, systems_of, table_of
+from capplan.cards.engine import CalibratedFor
 from capplan.cards.engine_card import engine_card_schema
 from capplan.errors import InputError
 from capplan.serving.closed_loop import closed_loop
@@ -181,6 +186,143 @@ def test_an_overhead_below_none_makes_room_for_the_gap():
     found = calibrate(measured(SYSTEM, slow, LOADS), LLAMA, H100, engine=idle)
     assert found.constants["layer_overhead_seconds"] == 0
     assert found.constants["step_gap_seconds"] == pytest.approx(1e-4, rel=0.02)
+    states = {one.constant.name: one.state for one in found.fitted}
+    assert (states["layer_overhead_seconds"], states["step_gap_seconds"]) == ("bound", "fitted")
+
+
+def test_a_constant_moved_to_its_bound_says_so_and_is_on_the_card():
+    runs = [
+        replace(run, tpot_seconds=0.93 * run.tpot_seconds)
+        for run in measured(SYSTEM, KNOWN | {"layer_overhead_seconds": 0.0, "step_gap_seconds": 0.0}, LOADS)
+    ]
+    found = calibrate(runs, LLAMA, H100)
+    moved = [one for one in found.fitted if one.state == "bound"]
+    assert {"layer_overhead_seconds"} <= {one.constant.name for one in moved}
+    numbers = engine_card(found, "mine")["numbers"]
+    for one in moved:
+        assert (one.after, one.standard_error, one.held) == (one.constant.lower, None, None)
+        assert one.bound.startswith("at its bound")
+        assert numbers[one.constant.name]["value"] == one.after
+        assert one.bound in numbers[one.constant.name]["source"]
+    for one in found.fitted:
+        assert one.state != "held" or one.after == one.before
+
+
+def test_kernels_are_never_faster_in_the_engine_than_alone():
+    runs = measured(SYSTEM, KNOWN | {KERNEL_TIME_FACTOR: 0.6, "layer_overhead_seconds": 9e-5}, LOADS)
+    possible = [run for run in runs if run.concurrency < 48]
+    found = calibrate(possible, LLAMA, H100)
+    kernels = next(one for one in found.fitted if one.constant.name == KERNEL_TIME_FACTOR)
+    assert (kernels.state, kernels.after) == ("bound", 0.9)
+
+
+def test_constants_that_fit_badly_are_refused():
+    slow = [replace(run, tpot_seconds=run.tpot_seconds * factor)
+            for run, factor in zip(measured(SYSTEM, KNOWN, LOADS), [1, 6] * 12, strict=True)]  # fmt: skip
+    with pytest.raises(InputError, match=r"no constants fit these runs, TPOT stays off by \d+\.\d% in the median; are"):
+        calibrate(slow, LLAMA, H100)
+
+    def errors(median):
+        return {"tpot": Errors(median, 2 * median, 0.0, 9)}
+
+    with pytest.raises(InputError, match=r"predict TPOT worse, 7\.8% off before and 11\.5% after; are they of another"):
+        refuse_misfit(Judgement(errors(0.078), errors(0.115), {}, "layout", None))
+    refuse_misfit(Judgement(errors(0.02), errors(0.021), {}, "layout", None))
+    refuse_misfit(Judgement({"tpot": None}, {"tpot": None}, {}, "layout", None))
+
+
+# ---- more data is no worse -------------------------------------------------------------------------------------------
+
+
+GPT = System(load_model("gpt-oss-120b"), H100, Layout(), load_engine("vllm"))
+TRUE_GPT = constants_of(GPT.engine) | {
+    "layer_overhead_seconds": 4.5e-5,
+    "sequence_overhead_seconds": 2e-5,
+    KERNEL_TIME_FACTOR: 1.15,
+    "ttft_base_seconds": 0.03,
+    "ttft_sqrt_factor": 0.25,
+    "ttft_linear_factor": 0.06,
+}
+FIVE = {
+    "one prompt": [(1024, 256, 1), (1024, 256, 4), (1024, 256, 16), (1024, 256, 64), (4096, 256, 16)],
+    "several prompts": [(256, 128, 1), (1024, 256, 8), (1024, 1024, 32), (4096, 256, 64), (8192, 128, 16)],
+}
+
+
+def copied(runs, noise, seed):
+    """The runs again, scattered."""
+    random = np.random.default_rng(seed)
+    scattered = np.exp(noise * random.standard_normal((len(runs), 2)))
+    return [
+        replace(run, file="copy", ttft_seconds=run.ttft_seconds * first, tpot_seconds=run.tpot_seconds * each)
+        for run, (first, each) in zip(runs, scattered, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+@pytest.mark.parametrize("loads", FIVE)
+def test_copies_with_one_per_cent_of_noise_make_no_constant_worse(loads, tp):
+    system = replace(GPT, layout=Layout(tp=tp))
+    runs = measured(system, TRUE_GPT, FIVE[loads])
+    for seed in range(3):
+        found = calibrate([*runs, *copied(runs, 0.01, seed)], system.model, H100, system.layout)
+        constants, judgement = found.constants, found.judgement
+        assert constants["layer_overhead_seconds"] == pytest.approx(4.5e-5, abs=3e-6)  # 62 us from a choice by order
+        assert constants["sequence_overhead_seconds"] == pytest.approx(2e-5, abs=1e-5)
+        assert constants[KERNEL_TIME_FACTOR] == pytest.approx(1.15, abs=0.04)
+        assert judgement.after["tpot"].median < 0.01
+        assert judgement.held_out["tpot"].median < judgement.before["tpot"].median / 2
+
+
+def test_results_written_down_twice_count_once():
+    runs = measured(GPT, TRUE_GPT, FIVE["one prompt"])
+    rounded = [
+        replace(run, file="rounded.csv", tp=1, ttft_seconds=round(run.ttft_seconds, 4),
+                tpot_seconds=round(run.tpot_seconds, 5))
+        for run in runs
+    ]  # fmt: skip
+    once, twice = (calibrate(one, GPT.model, H100) for one in (runs, [*runs, *rounded]))
+    assert twice.constants == once.constants
+    assert [(one.file, one.reason) for one in twice.set_aside] == [("rounded.csv", "repeats synthetic")] * 5
+    other = [replace(run, tp=2) for run in rounded]
+    assert len(calibrate([*runs, *other], GPT.model, H100).runs) == 10
+
+
+def test_no_constant_is_held_for_one_that_is_held_too():
+    for loads in (LOADS[:3], LOADS[2:5], FIVE["one prompt"], FIVE["several prompts"]):
+        for seed in range(2):
+            found = calibrate(measured(SYSTEM, KNOWN, loads, 0.03, seed), LLAMA, H100)
+            fitted = {one.constant.name for one in found.fitted if one.state == "fitted"}
+            for one in found.fitted:
+                blamed = (one.held or "").removeprefix("these runs do not tell it from ")
+                assert blamed not in set(NAMES) - fitted
+
+
+def test_every_standard_error_is_below_the_spread():
+    for seed in range(4):
+        loads = [LOADS[index] for index in np.random.default_rng(seed).choice(len(LOADS), 4 + 2 * seed, replace=False)]
+        for one in calibrate(measured(SYSTEM, KNOWN, loads, 0.06, seed), LLAMA, H100).fitted:
+            assert one.standard_error is None or one.standard_error < one.constant.spread
+            assert (one.standard_error is None) == (one.state != "fitted")
+
+
+def test_few_runs_far_from_their_fit_are_told():
+    runs = measured(SYSTEM, KNOWN, LOADS[1:6], 0.15, 1)
+    (note,) = [one for one in calibrate(runs, LLAMA, H100).notes if one.startswith("standard errors")]
+    assert "are for a scatter of 3% of TPOT, 5 runs lie" in note
+
+
+def test_a_trade_off_that_predicts_worse_is_left_out(monkeypatch):
+    table = table_for(SYSTEM, measured(SYSTEM, KNOWN, LOADS, 0.03, 7))
+    start, groups = constants_of(SYSTEM.engine), list(range(len(LOADS)))
+    chosen = chosen_fit(table, start, groups)
+    assert chosen.fit.values == fit_table(table, start).values
+    assert chosen_fit(table, start, [0] * len(LOADS)).held is None
+    monkeypatch.setattr("capplan.calibration.choice._GAIN", -1e6)  # whatever is left out is then a gain
+    fewer = chosen_fit(table, start, groups).fit
+    for name in ("sequence_overhead_seconds", KERNEL_TIME_FACTOR):
+        assert fewer.held[name] == "runs left out are predicted better without it"
+        assert fewer.values[name] == start[name]
 
 
 # ---- published runs --------------------------------------------------------------------------------------------------
@@ -269,7 +411,7 @@ def test_impossible_labels_are_left_out(changes, reason):
     assert found.runs == clean.runs
     assert [(one.file, reason in one.reason) for one in found.set_aside] == [("wrong", True)]
     with pytest.raises(InputError, match="runs cannot be, for example"):
-        calibrate([*runs[:3], *(replace(runs[4], **changes) for _ in range(2))], LLAMA, H100)
+        calibrate([*runs[:3], wrong, replace(wrong, output_tokens=150.0)], LLAMA, H100)
 
 
 def test_a_prompt_that_takes_less_than_no_time_is_found():
@@ -349,7 +491,7 @@ def test_standard_errors_are_those_of_linear_regression():
 
 def test_one_group_has_nothing_left_out():
     table = table_for(SYSTEM, measured(SYSTEM, KNOWN, LOADS[:4]))
-    assert held_out(table, constants_of(SYSTEM.engine), [0] * 4) == {"tpot": None, "ttft": None}
+    assert held_out(table, constants_of(SYSTEM.engine), [0] * 4) is None
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------
@@ -373,6 +515,34 @@ def test_bad_input_is_told():
         )
     named = calibrate([replace(run, model="mine") for run in runs], LLAMA, H100)
     assert named.notes == ("the results call the model 'mine'; taken for llama-3.1-8b",)
+    other = [replace(run, model="openai/gpt-oss-120b") for run in runs]
+    with pytest.raises(InputError, match=r"results are of 'openai/gpt-oss-120b', not of llama-3.1-8b; --force takes"):
+        calibrate(other, LLAMA, H100)
+    assert calibrate(other, LLAMA, H100, force=True).constants == named.constants
+
+
+@pytest.mark.parametrize(
+    ("card", "name", "other"),
+    [
+        ("llama-3.1-8b", "nvidia/Llama-3.1-8B-Instruct-FP8", False),
+        ("llama-3.1-8b", "Meta-Llama-3.1-8B-Instruct", False),
+        ("qwen3-32b", "/models/qwen3_32b-AWQ", False),
+        ("glm-5", "zai-org/GLM-5-FP8", False),
+        ("llama-3.1-8b", "my-org/llama-3.1-8b-support-tickets", False),
+        ("llama-3.1-8b", "prod-chat", False),
+        ("llama-3.1-8b", "meta-llama/Llama-3.2-3B", True),
+        ("deepseek-v3", "deepseek-ai/DeepSeek-R1", True),
+        ("qwen3-32b", "openai/gpt-oss-120b", True),
+        ("qwen3-32b", "qwen3-8b", True),
+        ("qwen3-32b", "somebody/another-model", True),
+        ("qwen3-32b", "somebody-7b", True),
+    ],
+)
+def test_names_that_are_spelled_otherwise_and_those_of_another_model(card, name, other):
+    model = load_model(card)
+    assert another_model(name, model) == other
+    assert name in taken_for(name, model)
+    assert taken_for(card.upper(), model) is None
 
 
 # ---- cards -----------------------------------------------------------------------------------------------------------
@@ -425,6 +595,69 @@ def test_a_calibrated_card_can_be_calibrated_again(qwen, tmp_path):
     assert again.constants["layer_overhead_seconds"] == pytest.approx(
         qwen.constants["layer_overhead_seconds"], rel=0.05
     )
+
+
+def test_a_card_is_called_calibrated_once(qwen, tmp_path):
+    engine = load_engine(write_card(qwen, tmp_path / "vllm-calibrated.json"))
+    assert card_name(Path("A B"), engine.name) == "vllm-calibrated"
+    assert engine_card(replace(qwen, system=replace(qwen.system, engine=engine)), "x")["title"] == "vLLM, calibrated"
+
+
+def test_the_engine_of_a_calibration_tells_that_it_is_one(qwen):
+    engine = qwen.engine
+    assert (engine.name, engine.title, engine.file) == ("vllm-calibrated", "vLLM, calibrated", "")
+    assert engine.calibrated_for == CalibratedFor("h100-sxm", "qwen3-32b")
+    assert engine.sources["layer_overhead_seconds"].source.startswith("calibrated to 87 runs")
+    assert engine.sources["step_gap_seconds"] == qwen.system.engine.sources["step_gap_seconds"]
+
+
+def test_the_band_of_the_pair_is_that_of_the_runs_left_out(qwen, tmp_path):
+    low, high = qwen.judgement.band.low, qwen.judgement.band.high
+    model, step = load_model("qwen3-32b"), {"batch": 64, "context": 1024}
+    usual = decode_step(model, H100, Layout(tp=4), engine="vllm", **step).band_factors
+    assert usual.low < low <= 1 <= high < usual.high
+    for engine in (qwen.engine, load_engine(write_card(qwen, tmp_path / "mine.json"))):
+        assert set(engine.bands) == {"decode_dense"}
+        band = decode_step(model, H100, Layout(tp=4), engine=engine, **step).band_factors
+        assert (band.low, band.high) == pytest.approx((low, high), rel=1e-3)
+        for other in ((load_model("qwen3-14b"), H100), (model, load_hardware("h200"))):
+            own = other[1].bands["decode_dense"]
+            assert decode_step(*other, Layout(tp=4), engine=engine, **step).band_factors == own
+        assert prefill(model, H100, Layout(tp=4), 1024, engine=engine).band_factors == H100.bands["prefill"]
+        assert engine.sources["bands.decode_dense.high"].kind == "measured"
+
+
+def test_less_than_eight_runs_give_no_band():
+    found = calibrate(measured(SYSTEM, KNOWN, LOADS[:7], 0.02), LLAMA, H100)
+    assert found.judgement.held_out["tpot"] is not None
+    assert (found.judgement.band, found.engine.bands) == (None, {})
+    assert "bands" not in engine_card(found, "mine")
+
+
+def test_a_card_with_bands_of_nobody_is_refused(qwen, tmp_path):
+    card = engine_card(qwen, "mine")
+    (file := tmp_path / "mine.json").write_text(json.dumps({k: v for k, v in card.items() if k != "calibrated_for"}))
+    with pytest.raises(InputError, match="calibrated_for: must say whose runs gave the bands"):
+        load_engine(file)
+    file.write_text(json.dumps(card | {"bands": {"ttft": card["bands"]["decode_dense"]}}))
+    with pytest.raises(InputError, match=r"bands.*ttft"):
+        load_engine(file)
+
+
+def test_a_plan_takes_the_band_of_its_pair_and_names_another(qwen, tmp_path):
+    file = write_card(qwen, tmp_path / "mine.json")
+    asked = {"workload": {"input": 1024, "output": 256, "rate": "2/s"}, "slo": {"tpot_p99": "50ms", "ttft_p99": "5s"}}
+    plans = {
+        name: plan({"model": name, "hardware": {"gpu": "h100"}, "serving": {"engine": str(file)}, **asked})
+        for name in ("qwen3-32b", "qwen3-14b")
+    }
+    factor = plans["qwen3-32b"].to_dict()["band"]["factors"]["decode_dense"]
+    assert factor["high"] == pytest.approx(qwen.judgement.band.high, rel=1e-3)
+    assert factor["source_kind"] == "measured"
+    other = plans["qwen3-14b"]
+    assert other.to_dict()["band"]["factors"]["decode_dense"]["high"] == H100.bands["decode_dense"].high
+    said = "engine card mine: calibrated for qwen3-32b on h100-sxm"
+    assert (said in other.assumptions, said in plans["qwen3-32b"].assumptions) == (True, False)
 
 
 # ---- runs to make ----------------------------------------------------------------------------------------------------
@@ -480,17 +713,41 @@ def test_the_choice_beats_runs_at_random():
 def test_commands_are_those_of_the_engines():
     design = design_runs(LLAMA, H100, engine="sglang")
     assert all(one.startswith("python3 -m sglang.bench_serving --backend sglang") for one in design.commands)
+    assert design.server == "python3 -m sglang.launch_server --model-path meta-llama/Meta-Llama-3.1-8B --tp-size 1"
     assert all("--random-range-ratio 1.0" in one for one in design.commands)
     run = design.runs[0]
     text = command_line(run, load_model("qwen3-32b"), SYSTEM.engine)
-    assert text.startswith("vllm bench serve --model Qwen/Qwen3-32B --dataset-name random --random-input-len")
+    assert text.startswith(
+        "vllm bench serve --backend vllm --model Qwen/Qwen3-32B --dataset-name random --random-input-len"
+    )
     assert f"--max-concurrency {run.concurrency} --num-prompts {10 * run.concurrency} --save-result" in text
     with pytest.raises(InputError, match="does not fit"):
         design_runs(load_model("deepseek-r1"), H100)
 
 
+@pytest.mark.parametrize(
+    ("engine", "server", "client"),
+    [
+        ("vllm", "vllm serve deepseek-ai/DeepSeek-R1 --tensor-parallel-size 2 --data-parallel-size 8 "
+                 "--enable-expert-parallel --kv-cache-dtype fp8", "vllm bench serve --backend vllm"),
+        ("sglang", "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp-size 16 "
+                   "--enable-dp-attention --dp-size 8 --ep-size 16 --kv-cache-dtype fp8_e4m3",
+         "python3 -m sglang.bench_serving --backend sglang"),
+        ("trtllm", "trtllm-serve deepseek-ai/DeepSeek-R1 --tp_size 16 --ep_size 16 --extra_llm_api_options "
+                   "attention-dp.yml  # which says enable_attention_dp: true",
+         "python3 -m tensorrt_llm.serve.scripts.benchmark_serving --backend openai"),
+    ],
+)  # fmt: skip
+def test_the_design_starts_the_engine_it_is_for(engine, server, client):
+    card = replace(load_engine(engine), name="mine")  # a calibrated card has a name of its own
+    system = System(load_model("deepseek-r1"), load_hardware("h200"), Layout(tp=2, dp=8), card, kv_dtype="fp8")
+    assert server_command(system) == server
+    assert command_line(Planned(256, 128, 4), system.model, card).startswith(f"{client} --model deepseek-ai/")
+
+
 def test_public_names():
-    assert capplan.calibration.calibrate is calibrate
+    assert capplan.calibration.calibrate is calibrate is capplan.calibrate
+    assert capplan.closed_loop is closed_loop
     assert [one.name for one in CONSTANTS] == list(NAMES)
     with pytest.raises(AttributeError):
         _ = capplan.calibration.nothing

@@ -133,7 +133,8 @@ def test_vllm(read):
     (run,) = reading.runs
     assert figures(run) == (1024, 128, 8, pytest.approx(0.1261), pytest.approx(0.0082), True)
     assert (run.tool, run.model, run.line) == ("vllm bench serve", "Qwen/Qwen3-32B", None)
-    assert {"median_ttft_ms", "p99_itl_ms", "burstiness"} <= reading.unread["vllm bench serve"]
+    assert reading.unread == {"vllm bench serve": set()}
+    assert read(VLLM | {"lora_modules": ["a"], "goodput_note": None}).unread == {"vllm bench serve": {"lora_modules"}}
     assert "mean_tpot_ms" not in reading.unread["vllm bench serve"]
 
 
@@ -273,6 +274,13 @@ def test_a_repeated_result_counts_once(read):
     assert "repeats" in reading.set_aside[0].reason
 
 
+def test_other_digits_of_a_result_are_the_same_result(read):
+    table = "isl,osl,concurrency,ttft_ms,tpot_ms\n1024,128,8,126.1,8.2\n1024,128,8,126,8.21\n1024,128,8,127,8.2\n"
+    reading = read(table, "r.csv")
+    assert [run.line for run in reading.runs] == [2, 4]
+    assert [(one.line, one.reason.endswith("r.csv:2")) for one in reading.set_aside] == [(3, True)]
+
+
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -312,7 +320,11 @@ def test_half_understood_files_are_refused(read, content, problem):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("isl,osl,concurrency,ttft_ms\n1,2,3,4\n", "tpot: no column for it"),
+        (
+            "isl,osl,concurrency,ttft_ms\n1,2,3,4\n",
+            "tpot: no column for it among 'isl', 'osl', 'concurrency', 'ttft_ms'",
+        ),
+        ("isl;osl;concurrency\n1;2;3\n", "among 'isl;osl;concurrency'; columns must be comma-separated, not by ';'"),
         ("isl,osl,concurrency,ttft_ms,mean_ttft_ms,tpot_ms\n1,2,3,4,5,6\n", "both fit"),
         ("isl,osl,concurrency,ttft_ms,tpot_ms\n1024,128,8,x,9\n", "r.csv:2: ttft_ms: 'x' must be a number"),
         ("isl,osl,concurrency,ttft_ms,tpot_ms\n1024,128,8,nan,9\n", "must be a number"),

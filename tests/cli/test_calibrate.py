@@ -39,9 +39,41 @@ def test_json_carries_everything(run):
     assert code == 0
     assert len(data["runs"]) == 30
     assert data["errors"]["held_out"]["tpot"]["median"] < 0.02 < data["errors"]["before"]["tpot"]["median"]
-    assert data["constants"]["step_gap_seconds"]["standard_error"] is None
+    gap = data["constants"]["step_gap_seconds"]
+    assert (gap["state"], gap["standard_error"], gap["bound"]) == ("held", None, None)
+    assert 0.9 < data["band"]["low"] <= 1 <= data["band"]["high"] < 1.1
     assert data["runs"][0]["place"].endswith(".csv:3")
     assert data["runs"][0]["tpot_after_seconds"] == pytest.approx(data["runs"][0]["tpot_seconds"], rel=0.05)
+
+
+def test_a_constant_at_its_bound_is_told(run, tmp_path):
+    lines = RESULTS.read_text().splitlines()
+    quick = [line.split(",") for line in lines[2:]]
+    place = lines[1].split(",").index("tpot_ms")
+    for row in quick:
+        row[place] = str(0.88 * float(row[place]))
+    (path := tmp_path / "r.csv").write_text("\n".join([lines[1], *map(",".join, quick)]))
+    code, out, _ = run(path, *SYSTEM)
+    assert code == 0
+    (row,) = [line for line in out.splitlines() if line.startswith("kernel_time_factor")]
+    assert row.split(maxsplit=3)[1:] == ["1.06", "0.9", "at its bound: these runs ask for less"]
+    bound = json.loads(run(path, *SYSTEM, "--json")[1])["constants"]["kernel_time_factor"]
+    assert (bound["state"], bound["after"], bound["held"]) == ("bound", 0.9, None)
+
+
+def test_results_of_another_model_need_force(run, tmp_path):
+    lines = RESULTS.read_text().splitlines()
+    (path := tmp_path / "r.csv").write_text("\n".join(lines))
+    record = {"model_id": "openai/gpt-oss-120b", "num_prompts": 80, "request_rate": "inf", "max_concurrency": 8,
+              "duration": 14.0, "completed": 80, "total_input_tokens": 81920, "total_output_tokens": 10240,
+              "mean_ttft_ms": 300.0, "mean_tpot_ms": 8.9}  # fmt: skip
+    (other := tmp_path / "r.json").write_text(json.dumps(record))
+    code, out, err = run(path, other, *SYSTEM)
+    assert (code, out) == (2, "")
+    assert "the results are of 'openai/gpt-oss-120b', not of qwen3-32b; --force takes them for it" in err
+    code, _, err = run(path, other, *SYSTEM, "--force")
+    assert code == 0
+    assert "the results call the model 'openai/gpt-oss-120b'; taken for qwen3-32b" in err
 
 
 def test_csv_and_markdown(run):
@@ -72,10 +104,12 @@ def test_the_card_is_written_once_and_used(run, tmp_path, capsys):
 def test_the_design_prints_commands(run):
     code, out, err = run("--design", "--model", "llama-3.1-8b", "--gpu", "h100")
     assert code == 0
-    assert 4 <= out.count("vllm bench serve --model") <= 8
+    assert out.startswith("vllm serve meta-llama/Meta-Llama-3.1-8B --tensor-parallel-size 1\n")
+    assert 4 <= out.count("vllm bench serve --backend vllm --model") <= 8
     assert "assumed: a run scatters by 3% of TPOT and 10% of TTFT around the model" in err
     _, out, _ = run("--design", "--model", "llama-3.1-8b", "--gpu", "h100", "--engine", "sglang", "--json")
     data = json.loads(out)
+    assert "sglang.launch_server" in data["server"]
     assert all("sglang.bench_serving" in one["command"] for one in data["runs"])
     assert data["noise"] == {"tpot": 0.03, "ttft": 0.1}
 
