@@ -148,6 +148,7 @@ def engine_flags(problem: Problem, layout: Layout, cap: int | None) -> str:
     serving = problem.scenario.serving
     settings = {
         "tp": layout.tp,
+        "stage_gpus": layout.tp * layout.dp,
         "pp": layout.pp if layout.pp > 1 else None,
         "dp": layout.dp if layout.dp > 1 else None,
         "ep": layout_dict(layout)["ep"] if layout_dict(layout)["ep"] > 1 else None,

@@ -347,3 +347,12 @@ def test_an_override_that_moves_nothing_is_refused():
     for name in ("kv_utilization", "kv_batch", "held_mean_tokens"):
         with pytest.raises(InputError, match=name):
             plan(SMALL, mode="disaggregated", **{f"override.{name}": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags"),
+    [("vllm", "--tensor-parallel-size 2"), ("sglang", "--tp-size 2"), ("tensorrt-llm", "--tp_size 2")],
+)
+def test_flags_give_every_engine_its_gpus(engine, flags):
+    answer = plan(SMALL, mode="aggregated", engine=engine, layout={"tp": 2})
+    assert flags in answer.pools[0].engine_flags
