@@ -13,6 +13,7 @@ from typing import Any
 from capplan.cards.card_numbers import built_card
 from capplan.cards.number import Sources
 from capplan.cards.store import find_card
+from capplan.cards.trace_columns import checked_quantity
 from capplan.cards.workload import RequestClass, Workload
 from capplan.errors import InputError, UnitError, UnknownNameError, shown
 from capplan.formulas.length_law import LengthLaw
@@ -56,12 +57,14 @@ def workload_card_schema() -> dict[str, Any]:
     return schema()
 
 
-def load_workload(name_or_path: str | Path) -> Workload:
+def load_workload(name_or_path: str | Path, columns: Mapping[str, str] | None = None) -> Workload:
     """Read a workload: a shipped card by name, a card file, or a trace (CSV or JSON lines, plain or gzip).
 
     Parameters
     ----------
     name_or_path : card name (case does not matter) or file
+    columns : of a trace whose columns have none of the known names: quantity (``timestamp``, ``input``, ``output``,
+        ``reasoning``, ``class``) -> name
 
     Returns
     -------
@@ -80,15 +83,23 @@ def load_workload(name_or_path: str | Path) -> Workload:
     if not path.is_file():
         raise InputError("must be a card file or a trace file, not a folder", file=str(path))
     stamp = path.stat()
-    return _read(path, (stamp.st_mtime_ns, stamp.st_size))
+    mapped = tuple(sorted((checked_quantity(key, "columns"), column) for key, column in (columns or {}).items()))
+    return _read(path, mapped, (stamp.st_mtime_ns, stamp.st_size))
+
+
+def is_trace(path: Path) -> bool:
+    """Whether the name of a file is that of a trace."""
+    return path.name.lower().removesuffix(".gz").endswith(_TRACE_SUFFIXES)
 
 
 @cache
-def _read(path: Path, _stamp: tuple[int, int]) -> Workload:
-    if path.name.lower().removesuffix(".gz").endswith(_TRACE_SUFFIXES):
+def _read(path: Path, columns: tuple[tuple[str, str], ...], _stamp: tuple[int, int]) -> Workload:
+    if is_trace(path):
         from capplan.cards.trace import load_trace
 
-        return load_trace(path)
+        return load_trace(path, dict(columns))
+    if columns:
+        raise InputError("belong to a trace (CSV or JSON lines)", key="columns", file=str(path))
     return built_card("workloads", path, partial(_from_data, file=str(path)), _validated)
 
 
