@@ -64,9 +64,14 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Hour:
-    """One hour of a trace: requests, mean tokens, and how much KV they ask for.
+    """One hour of a trace.
 
-    ``kv_tokens`` : mean tokens held per second of step time, requests times E[D] theta over an hour [token^2/s]
+    Parameters
+    ----------
+    start_hour : hours since the first request
+    rate : [1/s]
+    input_mean, output_mean : [token]
+    kv_load : KV tokens held for each second a decode step takes, rate times E[D] theta [token/s]
     """
 
     start_hour: int

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from capplan.cards.arrivals import ArrivalCounts, Arrivals, Hour
-from capplan.cards.prefix_reuse import CacheHits, PrefixReuse
+from capplan.cards.prefix_reuse import BLOCK_TOKENS, CacheHits, PrefixReuse
 from capplan.cards.trace_columns import INPUT_COLUMNS, OUTPUT_COLUMNS, REASONING_COLUMNS, Columns, find_columns
 from capplan.cards.trace_counts import JointCounts
 from capplan.cards.trace_csv import csv_batches, csv_names, csv_rows
@@ -42,6 +42,7 @@ class Trace:
     arrivals : None where the trace has no times, or all at once
     hours : whole hours; empty below two
     hits : prefix-cache hits by size; empty without block hashes
+    block_tokens : tokens of a hashed block [token]
     notes : what a reader should know of how it was read
     """
 
@@ -53,6 +54,7 @@ class Trace:
     arrivals: Arrivals | None
     hours: tuple[Hour, ...]
     hits: tuple[CacheHits, ...]
+    block_tokens: int
     notes: tuple[str, ...]
 
     @property
@@ -190,6 +192,7 @@ def _gathered(
         arrivals=arrivals,
         hours=totals.arrivals.hours(),
         hits=() if caches is None else caches.hits(),
+        block_tokens=BLOCK_TOKENS if caches is None else caches.block_tokens,
         notes=tuple(totals.notes(arrivals)),
     )
 

@@ -5,10 +5,12 @@ What a card file may hold is said by :mod:`capplan.cards.workload_schema`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capplan.cards.card_numbers import built_card
 from capplan.cards.number import Sources
@@ -30,6 +32,9 @@ from capplan.formulas.length_laws import (
     as_length_law,
 )
 from capplan.quantities.units import parse_tokens
+
+if TYPE_CHECKING:
+    from capplan.cards.arrivals import Arrivals
 
 SCHEMA = "capplan.workload/1"
 
@@ -132,13 +137,78 @@ def _workload(
     fit: str = "",  # noqa: ARG001
     reasoning_share: Any = None,
     targets: Mapping[str, Any] | None = None,  # noqa: ARG001 (what the fit reached, for the tests)
+    trace: Mapping[str, Any] | None = None,  # noqa: ARG001 (where the card comes from, for its readers)
+    arrivals: Mapping[str, Any] | None = None,
+    hours: Mapping[str, Any] | None = None,  # noqa: ARG001 (the profile of the trace, for its readers)
+    prefix_hits: Mapping[str, Any] | None = None,  # noqa: ARG001
 ) -> Workload:
     share = None
     if reasoning_share is not None:
         share = _number(reasoning_share, "reasoning_share", "reasoning_share")
-    kinds = [_request_class(f"classes.{position}", **kind) for position, kind in enumerate(classes)]
     return Workload(
-        classes=kinds, name=name, reasoning_share=share, sources=sources, file=file, description=description
+        **_lengths(classes),
+        name=name,
+        reasoning_share=share,
+        sources=sources,
+        file=file,
+        description=description,
+        arrivals=None if arrivals is None else _arrivals(**arrivals),
+    )
+
+
+def _lengths(classes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Classes of laws, or one sample of the pairs of all classes."""
+    if not any("joint" in kind for kind in classes):
+        return {"classes": [_request_class(f"classes.{position}", **kind) for position, kind in enumerate(classes)]}
+    parts = [_pairs(f"classes.{position}", kind) for position, kind in enumerate(classes)]
+    total = math.fsum(share for share, _ in parts)
+    rows = [(p, d, share / total * w / math.fsum(pairs[2])) for share, pairs in parts
+            for p, d, w in zip(*pairs, strict=True)]  # fmt: skip
+    return {"joint": rows}
+
+
+def _pairs(key: str, kind: Mapping[str, Any]) -> tuple[float, list[list[float]]]:
+    """Share of a class; its prompts, outputs and weights."""
+    if "joint" not in kind:
+        raise InputError("has laws where another class has joint; give joint to all or to none", key=key)
+    fields = {"input": "values", "output": "values", "weights": "weights"}
+    columns = [_number(kind["joint"][name], field, f"{key}.joint.{name}") for name, field in fields.items()]
+    if len(set(map(len, columns))) != 1 or sum(columns[2]) <= 0:
+        raise InputError("needs as many prompts as outputs and weights, and weights that sum to more than 0",
+                         key=f"{key}.joint")  # fmt: skip
+    return _number(kind["share"], "share", f"{key}.share"), columns
+
+
+def _arrivals(
+    *,
+    rate: Any,
+    span: Any,
+    windows: Any,
+    dispersion: Any,
+    drifts: bool = False,
+    busiest_rate: Any = None,
+    time_step: Any = None,
+) -> Arrivals:
+    """The arrivals of a card, in seconds."""
+    from capplan.cards.arrivals import Arrivals
+
+    lengths, index = windows["values"], dispersion["values"]
+    good = len(lengths) == len(index) and all(w > 0 for w in lengths) and all(i >= 0 for i in index)
+    if not good or any(low >= high for low, high in pairwise(lengths)) or rate["value"] <= 0:
+        raise InputError("needs a rate above 0, and increasing windows with a dispersion each", key="arrivals")
+    for name, number, unit in (("rate", rate, "1/s"), ("windows", windows, "s"), ("dispersion", dispersion, "1")):
+        if number["unit"] != unit:
+            raise UnitError(
+                f"unit {number['unit'][:40]!r} does not fit; allowed: {unit!r}", key=f"arrivals.{name}.unit"
+            )
+    return Arrivals(
+        rate=rate["value"],
+        span_seconds=span["value"],
+        windows=tuple(lengths),
+        dispersion=tuple(index),
+        drifts=drifts,
+        busiest_rate=None if busiest_rate is None else busiest_rate["value"],
+        step_seconds=0.0 if time_step is None else time_step["value"],
     )
 
 

@@ -44,6 +44,7 @@ def two_point_laws(group: IntArray, values: FloatArray, weights: FloatArray) -> 
     root = np.sqrt(half**2 + np.where(spread, variance, 0.0))
     upper = np.divide(root - half, 2 * root, out=np.full_like(mean, 0.5), where=spread)
     points = np.column_stack([mean + half - root, mean + half + root])
+    points = np.clip(points, values.min(), values.max())  # rounding alone leads beyond
     return points, np.column_stack([mass * (1 - upper), mass * upper])
 
 
