@@ -19,7 +19,7 @@ QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0
 MOMENT_TOLERANCES = (0.01, 0.01, 0.05, 0.1)
 """Relative errors that E[X]..E[X^4] of an accepted law may have."""
 QUANTILE_TOLERANCES: Mapping[str, float] = {"p50": 0.05, "p90": 0.05, "p99": 0.05, "p999": 0.1}
-CODED_GROUPS = 100
+CODED_GROUPS = 200
 CODED = "quantile-coded"
 
 

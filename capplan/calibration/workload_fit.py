@@ -17,6 +17,7 @@ from capplan.calibration.law_fit import LawFit, chosen, law_fits
 from capplan.cards.prefix_reuse import PrefixReuse
 from capplan.cards.trace import Trace, read_trace
 from capplan.cards.trace_counts import JointCounts
+from capplan.cards.trace_histograms import HistogramCounts
 from capplan.cards.workload import RequestClass, Workload
 from capplan.formulas import lengths
 from capplan.formulas.decode_nodes import DecodeMoments, sample_moments
@@ -25,6 +26,7 @@ from capplan.formulas.length_fit import separation
 from capplan.formulas.stationary import heavy_load_factor
 
 FloatArray = NDArray[np.float64]
+Pair = tuple[FloatArray, FloatArray]
 
 KV_SHARE = 0.85
 """Share of the step seconds of a running request that its KV cache takes, where H1 and m1 are told."""
@@ -72,12 +74,14 @@ class PlannerMoments:
 
 @dataclass(frozen=True, eq=False)
 class ClassFit:
-    """One class of requests: its pairs, and the laws tried for its prompts and outputs."""
+    """One class of requests: its pairs, its counted lengths, and the laws tried for its prompts and outputs."""
 
     name: str
     share: float
     requests: int
     rows: tuple[FloatArray, FloatArray, FloatArray]
+    counted_inputs: Pair
+    counted_outputs: Pair
     inputs: list[LawFit]
     outputs: list[LawFit]
 
@@ -137,6 +141,12 @@ class WorkloadFit:
         columns = zip(*(one.rows for one in self.classes), strict=True)
         prompts, outputs, weights = (np.concatenate(column) for column in columns)
         return prompts, outputs, weights
+
+    def marginal(self, what: str) -> Pair:
+        """Lengths, increasing [token], and shares of the ``input`` or ``output`` of the whole trace."""
+        parts = [getattr(one, f"counted_{what}s") for one in self.classes]
+        values, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return _shares(_counted(values, counts))
 
     @cached_property
     def by_laws(self) -> Workload:
@@ -199,19 +209,20 @@ def fit_workload(
     total = sum(float(rows[2].sum()) for _, rows, _, _ in parts)
     classes = tuple(
         ClassFit(
-            name or "all",
-            float(rows[2].sum()) / total,
-            round(float(rows[2].sum())),
-            rows,
-            law_fits(*_shares(inputs), 3),
-            law_fits(*_shares(outputs), 4),
+            name=name or "all",
+            share=float(rows[2].sum()) / total,
+            requests=round(float(outputs[1].sum())),
+            rows=rows,
+            counted_inputs=inputs,
+            counted_outputs=outputs,
+            inputs=law_fits(*_shares(inputs), 3),
+            outputs=law_fits(*_shares(outputs), 4),
         )
         for name, rows, inputs, outputs in parts
     )
     return WorkloadFit(trace, classes, split_by, _sha256(file))
 
 
-Pair = tuple[FloatArray, FloatArray]
 Part = tuple[str, tuple[FloatArray, FloatArray, FloatArray], Pair, Pair]
 
 
@@ -225,10 +236,10 @@ def _parts(trace: Trace) -> tuple[list[Part], str]:
     return [(name, counts.rows(), counts.inputs.values(), counts.outputs.values()) for name, counts in named], split_by
 
 
-def _humps(name: str, counts: JointCounts) -> tuple[list[Part], str]:
+def _humps(name: str, counts: JointCounts | HistogramCounts) -> tuple[list[Part], str]:
     """The two humps of the output lengths where they are apart, else all in one."""
     rows, inputs, outputs = counts.rows(), counts.inputs.values(), counts.outputs.values()
-    found = separation(*_shares(outputs))
+    found = None if isinstance(counts, HistogramCounts) else separation(*_shares(outputs))
     below = None if found is None else rows[1] <= found[1]
     if found is None or below is None or min(rows[2][below].sum(), rows[2][~below].sum()) < _LEAST_OF_CLASS:
         return [(name, rows, inputs, outputs)], "nothing"

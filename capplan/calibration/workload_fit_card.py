@@ -160,11 +160,11 @@ class _Writer:
 
     def targets(self) -> dict[str, Any]:
         """What the trace has, for the readers and tests of the card."""
-        prompts, outputs, weights = self._fit.rows
-        data, total = self._fit.data, float(weights.sum())
+        data = self._fit.data
+        (prompts, p_shares), (outputs, d_shares) = self._fit.marginal("input"), self._fit.marginal("output")
         values = {
-            "input_mean": (float(prompts @ weights) / total, "token"),
-            "output_mean": (float(outputs @ weights) / total, "token"),
+            "input_mean": (float(prompts @ p_shares), "token"),
+            "output_mean": (float(outputs @ d_shares), "token"),
             "mean_context": (data.theta, "token"),
             "context_std": (data.nu, "token"),
         }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-CACHE_BLOCKS = (1_000, 10_000, 100_000, 1_000_000)
+CACHE_BLOCKS = (1_000, 10_000, 100_000, 500_000)
 """Sizes of the caches that are played through; the largest stands for an infinite one."""
 BLOCK_TOKENS = 512
 """Tokens of a hashed block in the Mooncake traces."""
@@ -31,13 +32,13 @@ class CacheHits:
 
 
 class _Cache:
-    """One least-recently-used cache of block hashes; a dictionary keeps them in the order of their last use."""
+    """One least-recently-used cache of block hashes, in the order of their last use."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.filled = False
         self.hit_blocks = self.hit_tokens = 0
-        self._order: dict[Any, None] = {}
+        self._order: OrderedDict[Any, None] = OrderedDict()
 
     def touch(self, hashes: Sequence[Any], prompt: int, block_tokens: int) -> None:
         """One prompt: blocks found, then all of them are the last used."""
@@ -45,10 +46,11 @@ class _Cache:
         for one in hashes:
             if one in order:
                 hits += 1
-                del order[one]
-            elif len(order) >= self.capacity:
+                order.move_to_end(one)
+                continue
+            if len(order) >= self.capacity:
                 self.filled = True
-                del order[next(iter(order))]
+                order.popitem(last=False)
             order[one] = None
         self.hit_blocks += hits
         self.hit_tokens += min(hits * block_tokens, prompt)

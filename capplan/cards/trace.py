@@ -17,6 +17,7 @@ from capplan.cards.prefix_reuse import BLOCK_TOKENS, CacheHits, PrefixReuse
 from capplan.cards.trace_columns import INPUT_COLUMNS, OUTPUT_COLUMNS, REASONING_COLUMNS, Columns, find_columns
 from capplan.cards.trace_counts import JointCounts
 from capplan.cards.trace_csv import csv_batches, csv_names, csv_rows
+from capplan.cards.trace_histograms import HISTOGRAM_COLUMNS, INDEPENDENT, HistogramCounts, read_histograms
 from capplan.cards.trace_rows import Batch, blocks, json_batches, json_names
 from capplan.cards.trace_time import Clock
 from capplan.cards.workload import Workload
@@ -25,7 +26,6 @@ from capplan.errors import InputError
 __all__ = ["INPUT_COLUMNS", "OUTPUT_COLUMNS", "REASONING_COLUMNS", "Trace", "load_trace", "read_trace"]
 
 MAX_CLASSES = 50
-HISTOGRAM_COLUMNS = {"field", "value", "expected_requests"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Trace:
 
     path: Path
     columns: Columns
-    classes: Mapping[str, JointCounts]
+    classes: Mapping[str, JointCounts | HistogramCounts]
     reasoning_share: float | None
     failed: int
     arrivals: Arrivals | None
@@ -69,7 +69,10 @@ class Trace:
 
     def workload(self) -> Workload:
         """The joint law of prompt and output tokens, and the arrivals."""
-        sample = np.concatenate([counts.sample() for counts in self.classes.values()])
+        counted = list(self.classes.values())
+        if isinstance(counted[0], HistogramCounts):
+            return counted[0].workload(self.path, self.stem)
+        sample = np.concatenate([counts.sample() for counts in counted if isinstance(counts, JointCounts)])
         return Workload(
             joint=sample,
             name=self.stem,
@@ -91,15 +94,7 @@ def load_trace(path: Path, columns: Mapping[str, str] | None = None) -> Workload
     ------
     InputError : no such columns or two for the same, a line that is no request, an empty or oversized file
     """
-    try:
-        names, stream = _opened(path)
-        if set(names) >= HISTOGRAM_COLUMNS:
-            from capplan.cards.trace_histograms import histogram_workload
-
-            return histogram_workload(path, csv_rows(stream, names))
-        return _gathered(path, names, stream, find_columns(names, columns or {}), caches=None, windows=()).workload()
-    except Exception as error:
-        raise _told(error, path) from None
+    return read_trace(path, columns).workload()
 
 
 def read_trace(
@@ -124,9 +119,17 @@ def read_trace(
     """
     try:
         names, stream = _opened(path)
+        if set(names) >= HISTOGRAM_COLUMNS:
+            return _from_histograms(path, names, stream)
         return _gathered(path, names, stream, find_columns(names, columns or {}), caches=caches, windows=windows)
     except Exception as error:
         raise _told(error, path) from None
+
+
+def _from_histograms(path: Path, names: list[str], stream: Iterator[bytes]) -> Trace:
+    columns = Columns(None, "value", "value", None, None, None, None)
+    classes = {"": read_histograms(csv_rows(stream, names))}
+    return Trace(path, columns, classes, None, 0, None, (), (), BLOCK_TOKENS, (INDEPENDENT,))
 
 
 def _told(error: Exception, path: Path) -> Exception:
@@ -234,10 +237,11 @@ class _Totals:
         if labels is None:
             self.classes.setdefault("", JointCounts()).add(prompts, outputs)
             return
-        names, index = np.unique(labels, return_inverse=True)
-        for number, name in enumerate(names.tolist()):
+        names, first, index = np.unique(labels, return_index=True, return_inverse=True)
+        for number in np.argsort(first).tolist():
+            name = str(names[number])
             if name not in self.classes and len(self.classes) == MAX_CLASSES:
-                key = f"line {int(batch.lines[answered][index == number][0])}, {self.columns.group}"
+                key = f"line {int(batch.lines[answered][first[number]])}, {self.columns.group}"
                 raise InputError(f"more than {MAX_CLASSES} classes; give a column with fewer values", key=key)
             self.classes.setdefault(name, JointCounts()).add(prompts[index == number], outputs[index == number])
 

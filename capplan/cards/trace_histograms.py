@@ -7,33 +7,76 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from capplan.cards.workload import Workload
 from capplan.errors import InputError, UnknownNameError
 from capplan.formulas.empirical import Empirical
+from capplan.formulas.joint_cells import compact_sample
+
+FloatArray = NDArray[np.float64]
+Pair = tuple[FloatArray, FloatArray]
+HISTOGRAM_COLUMNS = {"field", "value", "expected_requests"}
+INDEPENDENT = "a file of two histograms: prompt and output are taken as independent"
+_GROUPS = 60
 
 _DECIMAL = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
 _FIELDS = ("input_tokens", "output_tokens", "reason_ratio")
 
 
-def histogram_workload(path: Path, rows: Iterator[tuple[int, Callable[[str], Any]]]) -> Workload:
-    """Input and output as independent laws, each its histogram.
+class HistogramCounts:
+    """Two histograms in the place of counted pairs: prompt and output independent."""
+
+    def __init__(self, inputs: dict[float, float], outputs: dict[float, float]) -> None:
+        self.inputs, self.outputs = _Counts(inputs), _Counts(outputs)
+
+    @property
+    def requests(self) -> int:
+        """Requests the output histogram stands for, rounded."""
+        return round(float(self.outputs.values()[1].sum()))
+
+    def rows(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Prompts, outputs and weights of all pairs of some points of either histogram, which keep its moments."""
+        prompts, p_weights = compact_sample(*self.inputs.values(), _GROUPS)
+        outputs, d_weights = compact_sample(*self.outputs.values(), _GROUPS)
+        return (
+            np.repeat(prompts, len(outputs)),
+            np.tile(outputs, len(prompts)),
+            np.outer(p_weights / p_weights.sum(), d_weights).ravel(),
+        )
+
+    def workload(self, path: Path, name: str) -> Workload:
+        """The two laws."""
+        laws = (Empirical(dict(zip(*one.values(), strict=True))) for one in (self.inputs, self.outputs))
+        return Workload(*laws, name=name, file=str(path), remarks=(INDEPENDENT,))
+
+
+class _Counts:
+    """Lengths and how many requests have each."""
+
+    def __init__(self, histogram: dict[float, float]) -> None:
+        self._values = np.array(sorted(length for length, requests in histogram.items() if requests > 0))
+        self._weights = np.array([histogram[length] for length in self._values.tolist()])
+
+    def values(self) -> Pair:
+        """Lengths [token], increasing, and requests of each."""
+        return self._values, self._weights
+
+
+def read_histograms(rows: Iterator[tuple[int, Callable[[str], Any]]]) -> HistogramCounts:
+    """The two histograms of a file.
 
     Raises
     ------
     InputError : an unknown field, a value twice, no amount, or one of the two histograms missing
     """
-    found = {name: dict(histogram) for name, histogram in _histograms(rows).items()}
-    if not (found["input_tokens"] and found["output_tokens"]):
+    found = _histograms(rows)
+    if not any(found["input_tokens"].values()) or not any(found["output_tokens"].values()):
         raise InputError("needs the fields input_tokens and output_tokens", key="field")
-    name = path.name.removesuffix(".gz").rsplit(".", 1)[0][:80]
-    remark = "a file of two histograms: prompt and output are taken as independent"
-    return Workload(
-        Empirical(found["input_tokens"]),
-        Empirical(found["output_tokens"]),
-        name=name,
-        file=str(path),
-        remarks=(remark,),
-    )
+    if min(found["output_tokens"]) < 1:
+        raise InputError("output_tokens below 1; leave requests without output out", key="field")
+    return HistogramCounts(found["input_tokens"], found["output_tokens"])
 
 
 def _histograms(rows: Iterator[tuple[int, Callable[[str], Any]]]) -> dict[str, dict[float, float]]:

@@ -128,8 +128,8 @@ def _overview(fit: WorkloadFit) -> Table:
 def _lengths(fit: WorkloadFit) -> Table:
     """Data and card side by side, and what independent laws would make of it."""
     rows = []
-    for what, law, values, weights in _marginals(fit):
-        for label, data, card in _figures(law, values, weights, 4 if what == "output" else 3):
+    for what, law in (("input", fit.workload.input), ("output", fit.workload.output)):
+        for label, data, card in _figures(law, *fit.marginal(what), 4 if what == "output" else 3):
             rows.append(
                 [f"{what} {label}", f"{data:,.5g}", f"{card:,.5g}", f"{card / data - 1:+.2%}" if data else "", ""]
             )
@@ -143,15 +143,6 @@ def _lengths(fit: WorkloadFit) -> Table:
         rows.append([title, f"{data:,.5g}", f"{data * (1 + fit.errors[key]):,.5g}", f"{fit.errors[key]:+.2%}",
                      f"{fit.law_errors[key]:+.2%}"])  # fmt: skip
     return ["", "trace", "card", "error", "of laws by class"], rows
-
-
-def _marginals(fit: WorkloadFit) -> Iterator[tuple[str, Any, Any, Any]]:
-    import numpy as np
-
-    prompts, outputs, weights = fit.rows
-    for what, law, values in (("input", fit.workload.input, prompts), ("output", fit.workload.output, outputs)):
-        order = np.argsort(values, kind="stable")
-        yield what, law, values[order], weights[order] / weights.sum()
 
 
 def _figures(law: Any, values: Any, shares: Any, order: int) -> Iterator[tuple[str, float, float]]:

@@ -41,22 +41,27 @@ def measured_rate(section: WorkloadSection, workload: Workload) -> tuple[float, 
 def plan_at_own_horizon(problem: Problem, make_plan: Callable[[Problem], Plan]) -> Plan:
     """The plan whose dispersion is that of the trace over the windows the plan itself asks for.
 
-    The relaxation time of the batch depends on the pools, and they on the dispersion: a few turns.
+    The relaxation time of the batch depends on the pools, and they on the dispersion: a few turns. Where they go round
+    between two sizes of the pools, the plan whose dispersion errs high is taken.
     """
     arrivals = problem.workload.arrivals
     if arrivals is None or "dispersion" in problem.scenario.workload.model_fields_set:
         return make_plan(problem)
-    horizon, asked = FIRST_HORIZON, problem
+    horizon, high = FIRST_HORIZON, None
     for _ in range(TURNS):
         asked = _with_dispersion(problem, arrivals, horizon)
         answer = make_plan(asked)
         if answer.outcome.pools is None:
-            break
+            return answer
         horizon = answer.outcome.pools.decode.stationary.dispersion_horizon_seconds
-        wanted = _index(arrivals, horizon)
-        if abs(wanted / asked.scenario.workload.dispersion - 1) < CLOSE_ENOUGH:
-            break
-    return answer
+        excess = asked.scenario.workload.dispersion / _index(arrivals, horizon) - 1
+        if abs(excess) < CLOSE_ENOUGH:
+            return answer
+        if excess > 0:
+            high = answer
+        elif high is not None:
+            return high
+    return high or answer
 
 
 def _index(arrivals: Arrivals, horizon: float) -> float:
