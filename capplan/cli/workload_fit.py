@@ -131,7 +131,7 @@ def _lengths(fit: WorkloadFit) -> Table:
     for what, law in (("input", fit.workload.input), ("output", fit.workload.output)):
         for label, data, card in _figures(law, *fit.marginal(what), 4 if what == "output" else 3):
             rows.append(
-                [f"{what} {label}", f"{data:,.5g}", f"{card:,.5g}", f"{card / data - 1:+.2%}" if data else "", ""]
+                [f"{what} {label}", f"{data:,.5g}", f"{card:,.5g}", _percent(card / data - 1, 2) if data else "", ""]
             )
     for key, title in (
         ("theta", "context mean (theta)"),
@@ -140,8 +140,8 @@ def _lengths(fit: WorkloadFit) -> Table:
         ("m1", "m1 (steps)"),
     ):
         data = getattr(fit.data, key)
-        rows.append([title, f"{data:,.5g}", f"{data * (1 + fit.errors[key]):,.5g}", f"{fit.errors[key]:+.2%}",
-                     f"{fit.law_errors[key]:+.2%}"])  # fmt: skip
+        rows.append([title, f"{data:,.5g}", f"{data * (1 + fit.errors[key]):,.5g}", _percent(fit.errors[key], 2),
+                     _percent(fit.law_errors[key], 2)])  # fmt: skip
     return ["", "trace", "card", "error", "of laws by class"], rows
 
 
@@ -175,9 +175,15 @@ def _families(one: ClassFit) -> Table:
 
 
 def _family_row(name: str, fit: LawFit) -> list[str]:
-    moments = [f"{error:+.1%}" for error in fit.moment_errors] + [""] * (4 - len(fit.moment_errors))
-    quantiles = [f"{error:+.1%}" for error in fit.quantile_errors.values()]
+    moments = [_percent(error, 1) for error in fit.moment_errors] + [""] * (4 - len(fit.moment_errors))
+    quantiles = [_percent(error, 1) for error in fit.quantile_errors.values()]
     return [name, *moments, *quantiles, "yes" if fit.accepted else "no"]
+
+
+def _percent(error: float, digits: int) -> str:
+    """``+1.2%``; what rounds to nothing has no minus sign."""
+    text = f"{error:+.{digits}%}"
+    return text.replace("-", "+") if not text.strip("+-0.%") else text
 
 
 def _dispersions(arrivals: Arrivals, window: float | None) -> Table:
