@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.calibration.law_fit import LawFit, chosen, law_fits
+from capplan.cards.arrivals import Hour
 from capplan.cards.prefix_reuse import PrefixReuse
 from capplan.cards.trace import Trace, read_trace
 from capplan.cards.trace_counts import JointCounts
 from capplan.cards.trace_histograms import HistogramCounts
+from capplan.cards.trace_rates import read_rates
 from capplan.cards.workload import RequestClass, Workload
+from capplan.errors import InputError
 from capplan.formulas import lengths
 from capplan.formulas.decode_nodes import DecodeMoments, sample_moments
 from capplan.formulas.joint_cells import compact_joint
@@ -189,6 +192,7 @@ def fit_workload(
     *,
     windows: Iterable[float] = (),
     caches: PrefixReuse | None = None,
+    rates: str | Path | None = None,
 ) -> WorkloadFit:
     """Read a trace and fit a workload to it.
 
@@ -198,6 +202,7 @@ def fit_workload(
     columns : quantity -> column, for names that are not known; ``class`` names the column of classes
     windows : further windows at which to take the dispersion [s]
     caches : prefix caches to play the block hashes through; sizes of its own if not given
+    rates : CSV of rates by time, for a trace without times of its own
 
     Raises
     ------
@@ -205,6 +210,8 @@ def fit_workload(
     """
     file = Path(path)
     trace = read_trace(file, columns, caches=caches or PrefixReuse(), windows=windows)
+    if rates is not None:
+        trace = _with_rates(trace, Path(rates))
     parts, split_by = _parts(trace)
     total = sum(float(rows[2].sum()) for _, rows, _, _ in parts)
     classes = tuple(
@@ -221,6 +228,21 @@ def fit_workload(
         for name, rows, inputs, outputs in parts
     )
     return WorkloadFit(trace, classes, split_by, _sha256(file))
+
+
+def _with_rates(trace: Trace, path: Path) -> Trace:
+    """The trace with the rates of a file; every hour has its mean lengths."""
+    if trace.arrivals is not None:
+        raise InputError("has no use beside a trace with times", key="--rates")
+    arrivals, hourly = read_rates(path)
+    rows = [one.rows() for one in trace.classes.values()]
+    prompts, outputs, weights = (np.concatenate(column) for column in zip(*rows, strict=True))
+    w, steps = weights / weights.sum(), outputs - 1.0
+    held = float(w @ (steps * (prompts + (steps - 1) / 2)))
+    hours = [Hour(hour, rate, float(w @ prompts), float(w @ outputs), rate * held)
+             for hour, rate in enumerate(hourly.tolist())] if len(hourly) > 1 else []  # fmt: skip
+    note = f"rates of {path.name[:80]}: no dispersion, and the mean lengths in every hour"
+    return replace(trace, arrivals=arrivals, hours=tuple(hours), notes=(*trace.notes, note))
 
 
 Part = tuple[str, tuple[FloatArray, FloatArray, FloatArray], Pair, Pair]

@@ -178,8 +178,8 @@ class _Writer:
         card = {
             "rate": self.measured(found.rate, "1/s"),
             "span": self.measured(found.span_seconds, "s"),
-            "windows": self._numbers(found.windows, "s"),
-            "dispersion": self._numbers(found.dispersion, "1"),
+            "windows": self._numbers(found.windows, "s") if found.windows else None,
+            "dispersion": self._numbers(found.dispersion, "1") if found.windows else None,
             "drifts": found.drifts,
             "busiest_rate": self.measured(found.busiest_rate, "1/s"),
             "time_step": self.measured(found.step_seconds or None, "s"),

@@ -31,7 +31,7 @@ class Arrivals:
     ----------
     rate : requests over the time from the first to the last [1/s]
     span_seconds : that time [s]
-    windows : lengths of the windows of ``dispersion``, increasing [s]
+    windows : lengths of the windows of ``dispersion``, increasing; none where rates alone are known [s]
     dispersion : index of dispersion of counts at each window, about the mean of each hour where there are several [1]
     drifts : whether it still grows at the longest windows, so that the rate itself drifts
     busiest_rate : mean rate of the busiest hour; None where the trace covers less than two [1/s]
@@ -49,17 +49,20 @@ class Arrivals:
     def dispersion_at(self, horizon: float) -> float:
         """Index of dispersion over windows of ``horizon`` seconds [1].
 
-        Interpolated in the logarithms between the windows counted; beyond the longest, the value there (see
-        :attr:`longest_window`). Windows below two steps of the time stamps say nothing, so two steps are taken.
+        1 where no window was counted. Interpolated in the logarithms between the windows counted; beyond the longest,
+        the value there (see :attr:`longest_window`). Windows below two steps of the time stamps say nothing, so two
+        steps are taken.
         """
+        if not self.windows:
+            return 1.0
         seconds = max(horizon, 2 * self.step_seconds, self.windows[0])
         index = np.interp(math.log(seconds), np.log(self.windows), np.log(np.maximum(self.dispersion, 1e-6)))
         return float(np.exp(index))
 
     @property
     def longest_window(self) -> float:
-        """The longest window of which the trace holds enough for a variance [s]."""
-        return self.windows[-1]
+        """The longest window of which the trace holds enough for a variance; 0 where none was counted [s]."""
+        return self.windows[-1] if self.windows else 0.0
 
 
 @dataclass(frozen=True)

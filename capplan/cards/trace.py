@@ -19,6 +19,7 @@ from capplan.cards.trace_counts import JointCounts
 from capplan.cards.trace_csv import csv_batches, csv_names, csv_rows
 from capplan.cards.trace_histograms import HISTOGRAM_COLUMNS, INDEPENDENT, HistogramCounts, read_histograms
 from capplan.cards.trace_rows import Batch, blocks, json_batches, json_names
+from capplan.cards.trace_servegen import ENDING, read_dataset
 from capplan.cards.trace_time import Clock
 from capplan.cards.workload import Workload
 from capplan.errors import InputError
@@ -71,7 +72,7 @@ class Trace:
         """The joint law of prompt and output tokens, and the arrivals."""
         counted = list(self.classes.values())
         if isinstance(counted[0], HistogramCounts):
-            return counted[0].workload(self.path, self.stem)
+            return counted[0].workload(self.path, self.stem, self.notes)
         sample = np.concatenate([counts.sample() for counts in counted if isinstance(counts, JointCounts)])
         return Workload(
             joint=sample,
@@ -118,18 +119,20 @@ def read_trace(
     InputError : as :func:`load_trace`
     """
     try:
+        if path.name.lower().endswith(ENDING):
+            counts, remark = read_dataset(path)
+            return _of_histograms(path, counts, (INDEPENDENT, remark))
         names, stream = _opened(path)
         if set(names) >= HISTOGRAM_COLUMNS:
-            return _from_histograms(path, names, stream)
+            return _of_histograms(path, read_histograms(csv_rows(stream, names)), (INDEPENDENT,))
         return _gathered(path, names, stream, find_columns(names, columns or {}), caches=caches, windows=windows)
     except Exception as error:
         raise _told(error, path) from None
 
 
-def _from_histograms(path: Path, names: list[str], stream: Iterator[bytes]) -> Trace:
-    columns = Columns(None, "value", "value", None, None, None, None)
-    classes = {"": read_histograms(csv_rows(stream, names))}
-    return Trace(path, columns, classes, None, 0, None, (), (), BLOCK_TOKENS, (INDEPENDENT,))
+def _of_histograms(path: Path, counts: HistogramCounts, notes: tuple[str, ...]) -> Trace:
+    columns = Columns(None, "input_tokens", "output_tokens", None, None, None, None)
+    return Trace(path, columns, {"": counts}, None, 0, None, (), (), BLOCK_TOKENS, notes)
 
 
 def _told(error: Exception, path: Path) -> Exception:

@@ -46,10 +46,10 @@ class HistogramCounts:
             np.outer(p_weights / p_weights.sum(), d_weights).ravel(),
         )
 
-    def workload(self, path: Path, name: str) -> Workload:
+    def workload(self, path: Path, name: str, remarks: tuple[str, ...]) -> Workload:
         """The two laws."""
         laws = (Empirical(dict(zip(*one.values(), strict=True))) for one in (self.inputs, self.outputs))
-        return Workload(*laws, name=name, file=str(path), remarks=(INDEPENDENT,))
+        return Workload(*laws, name=name, file=str(path), remarks=remarks)
 
 
 class _Counts:

@@ -94,7 +94,8 @@ def load_workload(name_or_path: str | Path, columns: Mapping[str, str] | None = 
 
 def is_trace(path: Path) -> bool:
     """Whether the name of a file is that of a trace."""
-    return path.name.lower().removesuffix(".gz").endswith(_TRACE_SUFFIXES)
+    name = path.name.lower()
+    return name.removesuffix(".gz").endswith(_TRACE_SUFFIXES) or name.endswith("-dataset.json")
 
 
 @cache
@@ -183,24 +184,25 @@ def _arrivals(
     *,
     rate: Any,
     span: Any,
-    windows: Any,
-    dispersion: Any,
+    windows: Any = None,
+    dispersion: Any = None,
     drifts: bool = False,
     busiest_rate: Any = None,
     time_step: Any = None,
 ) -> Arrivals:
-    """The arrivals of a card, in seconds."""
+    """The arrivals of a card."""
     from capplan.cards.arrivals import Arrivals
 
-    lengths, index = windows["values"], dispersion["values"]
+    given = {"rate": (rate, "1/s"), "span": (span, "s"), "windows": (windows, "s"), "dispersion": (dispersion, "1"),
+             "busiest_rate": (busiest_rate, "1/s"), "time_step": (time_step, "s")}  # fmt: skip
+    for name, (number, unit) in given.items():
+        if number is not None and number["unit"] != unit:
+            problem = f"unit {number['unit'][:40]!r} does not fit; allowed: {unit!r}"
+            raise UnitError(problem, key=f"arrivals.{name}.unit")
+    lengths, index = ([] if one is None else one["values"] for one in (windows, dispersion))
     good = len(lengths) == len(index) and all(w > 0 for w in lengths) and all(i >= 0 for i in index)
     if not good or any(low >= high for low, high in pairwise(lengths)) or rate["value"] <= 0:
         raise InputError("needs a rate above 0, and increasing windows with a dispersion each", key="arrivals")
-    for name, number, unit in (("rate", rate, "1/s"), ("windows", windows, "s"), ("dispersion", dispersion, "1")):
-        if number["unit"] != unit:
-            raise UnitError(
-                f"unit {number['unit'][:40]!r} does not fit; allowed: {unit!r}", key=f"arrivals.{name}.unit"
-            )
     return Arrivals(
         rate=rate["value"],
         span_seconds=span["value"],

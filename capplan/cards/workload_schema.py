@@ -174,8 +174,8 @@ class ArrivalsCard(BaseModel):
 
     rate: Number
     span: Number
-    windows: Numbers
-    dispersion: Numbers
+    windows: Numbers | None = None
+    dispersion: Numbers | None = None
     drifts: bool = False
     busiest_rate: Number | None = None
     time_step: Number | None = None

@@ -35,6 +35,9 @@ def fit_trace(
     ] = None,
     class_column: Annotated[str | None, typer.Option("--class-column", help="Column that names the class.")] = None,
     horizon: Annotated[str | None, typer.Option("--horizon", help="Window of the dispersion: 60s.")] = None,
+    rates: Annotated[
+        str | None, typer.Option("--rates", help="CSV of rates by time, if the trace has no times.")
+    ] = None,
     block_tokens: Annotated[int, typer.Option("--block-tokens", min=1, help="Tokens of a hashed block.")] = 512,
     json_: JsonFlag = False,
     shape: FormatOption = Format.table,
@@ -49,7 +52,7 @@ def fit_trace(
         raise InputError("has a meaning only with --output", key="--force")
     window = None if horizon is None else parse_seconds(horizon, key="--horizon", positive=True)
     fit = fit_workload(_file(trace), _mapped(columns, class_column), windows=[] if window is None else [window],
-                       caches=PrefixReuse(block_tokens=block_tokens))  # fmt: skip
+                       caches=PrefixReuse(block_tokens=block_tokens), rates=rates)  # fmt: skip
     card_name(fit, name)
     written = None if output is None else str(write_card(fit, output, name, force=force))
     _show(fit, window, written, json_flag=json_, shape=shape)
@@ -68,7 +71,7 @@ def _file(trace: str) -> str:
     if not found:
         raise InputError("is no file", file=trace[:200])
     if not is_trace(path):
-        raise InputError("must end in .csv, .jsonl or .ndjson, with or without .gz", file=trace)
+        raise InputError("must end in .csv, .jsonl or .ndjson, with or without .gz, or in -dataset.json", file=trace)
     return trace
 
 
@@ -102,7 +105,7 @@ def _tables(fit: WorkloadFit, window: float | None) -> Iterator[Table]:
     yield _classes(fit)
     for one in fit.classes[:_LISTED_CLASSES]:
         yield _families(one)
-    if fit.trace.arrivals is not None:
+    if fit.trace.arrivals is not None and fit.trace.arrivals.windows:
         yield _dispersions(fit.trace.arrivals, window)
     if fit.trace.hours:
         yield _peaks(fit.trace.hours)

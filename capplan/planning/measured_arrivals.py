@@ -45,7 +45,7 @@ def plan_at_own_horizon(problem: Problem, make_plan: Callable[[Problem], Plan]) 
     between two sizes of the pools, the plan whose dispersion errs high is taken.
     """
     arrivals = problem.workload.arrivals
-    if arrivals is None or "dispersion" in problem.scenario.workload.model_fields_set:
+    if arrivals is None or not arrivals.windows or "dispersion" in problem.scenario.workload.model_fields_set:
         return make_plan(problem)
     horizon, high = FIRST_HORIZON, None
     for _ in range(TURNS):

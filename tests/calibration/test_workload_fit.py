@@ -148,6 +148,16 @@ def test_histograms_make_a_card_too(tmp_path: Path) -> None:
     made = load_workload(write_card(fit, tmp_path / "pmf.json"))
     assert made.output.mean == pytest.approx(load_workload(path).output.mean, rel=1e-6)
     assert made.arrivals is None
+    rated = fit_workload(path, rates=TRUTH / "servegen_deepseek-r1_rate.csv")
+    assert len(rated.trace.hours) == 24
+    made = load_workload(write_card(rated, tmp_path / "rated.json"))
+    assert made.arrivals is not None
+    assert made.arrivals.busiest_rate == pytest.approx(35.13, abs=0.01)
+    told = " ".join(plan({**SCENARIO, "workload": {"card": str(tmp_path / "rated.json")}}).assumptions)
+    assert "the busiest hour of rated (mean 16.01/s)" in told
+    assert "workload.dispersion = 1, Poisson arrivals (default)" in told
+    with pytest.raises(InputError, match="--rates: has no use"):
+        fit_workload(csv_of(tmp_path, 500), rates=TRUTH / "servegen_deepseek-r1_rate.csv")
 
 
 def test_pairs_on_a_card_are_checked(fits: dict[str, WorkloadFit], tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from capplan.cards.prefix_reuse import PrefixReuse
 from capplan.cards.trace import Trace, load_trace, read_trace
 from capplan.cards.trace_columns import parsed_columns
 from capplan.cards.trace_counts import JointCounts, LengthCounts, cell_of, middle_of
+from capplan.cards.trace_rates import read_rates
 from capplan.cards.workload import Workload
 from capplan.cards.workload_card import load_workload
 from capplan.errors import InputError, UnknownNameError
@@ -409,3 +410,57 @@ def test_the_careful_csv_reader_is_the_one_of_python(tmp_path: Path) -> None:
     with path.open("w", newline="") as stream:
         csv.writer(stream).writerows(rows)
     assert load_trace(path).moment(1, 1) == (30 + 56) / 2
+
+
+def test_servegen_clients(tmp_path: Path) -> None:
+    windows = {
+        "0": {"input_tokens": "{100: 0.5, 200: 0.5}", "output_tokens": "{50: 0.7, 100: 0.3}"},
+        "21600": {"input_tokens": "{1000: 1.0}", "output_tokens": {"10": 2}, "reason_ratio": "{0.5: 1}"},
+    }
+    path = written(tmp_path, "chunk-7-dataset.json", json.dumps(windows))
+    alike = load_workload(path)
+    assert (alike.input.mean, alike.output.mean) == pytest.approx(((150 + 1000) / 2, (65 + 10) / 2))
+    assert "count alike" in alike.remarks[1]
+    written(tmp_path, "chunk-7-trace.csv", "0,1.0,2.5,Gamma,0.16,6.25\n600,2.0,1,Gamma,1,1\n21600,1.0,1,Weibull,1,1\n")
+    path.touch()
+    weighted = load_trace(path)
+    assert weighted.input.mean == pytest.approx((3 * 150 + 1000) / 4)
+    assert read_trace(path).requests == 4
+    for text, told in (
+        ("[]", "JSON object"),
+        ("{}", "JSON object"),
+        ('{"a": {}}', "JSON object"),
+        ('{"0": {"input_tokens": "__import__"}}', r"0\.input_tokens: must be a histogram"),
+        ('{"0": {"input_tokens": "{5: 1}"}}', "no output_tokens"),
+    ):
+        with pytest.raises(InputError, match=told):
+            load_trace(written(tmp_path, "bad-dataset.json", text))
+
+
+def test_rates_are_those_counted_elsewhere() -> None:
+    arrivals, hourly = read_rates(TRUTH / "servegen_deepseek-r1_rate.csv")
+    known = FIGURES["servegen_deepseek-r1_rate.csv"]
+    assert arrivals.rate == pytest.approx(known["mean_rate_rps"], rel=1e-4)
+    assert hourly.tolist() == pytest.approx(list(known["hourly_rps"].values()), rel=0.03)  # there over drawn requests
+    assert arrivals.busiest_rate == max(hourly)
+    assert arrivals.dispersion_at(60.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("t_s,rate\n0,1\n", "two rows"),
+        ("t_s,rate\n0,1\n600,x\n", "line 3, rate: 'x' must be a rate"),
+        ("t_s,rate\n0,1\n600,nan\n", "line 3, rate"),
+        ("t_s,rate\n0,1\n600,1\n900,1\n", "line 4: times must be equally far apart"),
+        ("t_s,rate\n0,1\n0,1\n", "equally far apart"),
+        ("t_s,rate\n0,0\n600,0\n", "every rate is 0"),
+        ("t_s,load\n0,0\n", "one of rates"),
+        ("", "one of rates"),
+    ],
+)
+def test_bad_rates(tmp_path: Path, text: str, told: str) -> None:
+    path = written(tmp_path, "rates.csv", text)
+    with pytest.raises(InputError, match=told) as caught:
+        read_rates(path)
+    assert str(caught.value).startswith(str(path))
