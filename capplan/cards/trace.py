@@ -18,7 +18,7 @@ from capplan.cards.trace_columns import INPUT_COLUMNS, OUTPUT_COLUMNS, REASONING
 from capplan.cards.trace_counts import JointCounts
 from capplan.cards.trace_csv import csv_batches, csv_names, csv_rows
 from capplan.cards.trace_histograms import HISTOGRAM_COLUMNS, INDEPENDENT, HistogramCounts, read_histograms
-from capplan.cards.trace_rows import Batch, blocks, json_batches, json_names
+from capplan.cards.trace_rows import Batch, blocks, decoded, json_batches, json_names
 from capplan.cards.trace_servegen import ENDING, read_dataset
 from capplan.cards.trace_time import Clock
 from capplan.cards.workload import Workload
@@ -160,10 +160,7 @@ def _opened(path: Path) -> tuple[list[str], Iterator[bytes]]:
             raise InputError("holds no request")
         return names, chain([first], stream)
     header, _, rest = first.partition(b"\n")
-    try:
-        names = csv_names(header.decode("utf-8").rstrip("\r"))
-    except UnicodeDecodeError:
-        raise InputError("is not text in UTF-8; a trace is CSV or JSON lines, plain or gzip", key="line 1") from None
+    names = csv_names(decoded(header, 1).rstrip("\r"))
     if not any(names):
         raise InputError("holds no request")
     return names, chain([rest] if rest else [], stream)

@@ -28,8 +28,8 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
 }
 """Quantity -> names of a column that holds it, in whatever case; a class is named by the user alone."""
 TIME_UNITS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-_SECONDS_KNOWN = {"Response tokens": "s", "hash_ids": "ms", "GeneratedTokens": "s"}
-"""A column that tells whose trace it is, and with it the unit of its time stamps."""
+_UNIT_TOLD_BY = {"Response tokens": "s", "hash_ids": "ms", "GeneratedTokens": "s"}
+"""Columns that tell whose trace it is, and with it the unit of its time stamps."""
 
 
 class Columns(NamedTuple):
@@ -139,4 +139,4 @@ def _unit_of(column: str, names: Sequence[str]) -> str | None:
     ending = column.lower().rpartition("_")[2]
     if ending in TIME_UNITS and "_" in column:
         return ending
-    return next((unit for name, unit in _SECONDS_KNOWN.items() if name in names), None)
+    return next((unit for name, unit in _UNIT_TOLD_BY.items() if name in names), None)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.cards.trace_columns import Columns
-from capplan.cards.trace_rows import MAX_TOKENS, Batch, check_rows, row_batches
+from capplan.cards.trace_rows import MAX_TOKENS, Batch, check_rows, decoded, row_batches
 from capplan.errors import InputError
 
 Bytes = NDArray[np.uint8]
@@ -62,7 +62,7 @@ def csv_rows(stream: Iterator[bytes], names: list[str]) -> Iterator[tuple[int, C
 
 def _rows(stream: Iterator[bytes], names: list[str], before: int) -> Iterator[tuple[int, Callable[[str], Any]]]:
     place = {name: position for position, name in enumerate(names)}
-    reader = csv.reader(line + "\n" for block in stream for line in _decoded(block))
+    reader = csv.reader(_lines(stream, before))
     for row in reader:
         number = before + reader.line_num
         if len(row) > len(names):
@@ -72,8 +72,11 @@ def _rows(stream: Iterator[bytes], names: list[str], before: int) -> Iterator[tu
             yield number, partial(_cell, row, place)
 
 
-def _decoded(block: bytes) -> list[str]:
-    return block.decode("utf-8").split("\n")[:-1]
+def _lines(stream: Iterator[bytes], before: int) -> Iterator[str]:
+    for block in stream:
+        lines = decoded(block, before + 1).split("\n")[:-1]
+        yield from (line + "\n" for line in lines)
+        before += len(lines)
 
 
 def _cell(row: list[str], place: dict[str, int], column: str) -> str | None:
@@ -107,7 +110,7 @@ def _regular(data: bytes, names: list[str], columns: Columns, before: int) -> Ba
 
 def _labels(data: bytes, start: IntArray, end: IntArray) -> list[str]:
     cells = zip(start.tolist(), end.tolist(), strict=True)
-    return [data[low:high].decode("utf-8").strip()[:60] or "none" for low, high in cells]
+    return [data[low:high].decode("utf-8", "replace").strip()[:60] or "none" for low, high in cells]
 
 
 def _digits(buffer: Bytes, start: IntArray, end: IntArray, most: int) -> tuple[IntArray, IntArray] | None:

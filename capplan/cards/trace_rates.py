@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 
 from capplan.cards.arrivals import HOUR, Arrivals
 from capplan.cards.trace_csv import csv_names, csv_rows
-from capplan.cards.trace_rows import blocks
+from capplan.cards.trace_rows import blocks, decoded
 from capplan.cards.trace_time import Clock, read_time
 from capplan.errors import InputError
 
@@ -39,7 +41,7 @@ def read_rates(path: Path) -> tuple[Arrivals, FloatArray]:
         times, rates = _columns(path)
     except InputError as error:
         raise error.located(file=str(path)) from None
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, csv.Error) as error:
         raise InputError(f"cannot be read ({str(error)[:80]})", file=str(path)) from None
     step = float(times[1] - times[0])
     uneven = np.abs(np.diff(times) - step) > 0.01 * step
@@ -58,7 +60,7 @@ def read_rates(path: Path) -> tuple[Arrivals, FloatArray]:
 def _columns(path: Path) -> tuple[FloatArray, FloatArray]:
     stream = blocks(path)
     header, _, rest = next(stream, b"").partition(b"\n")
-    names = csv_names(header.decode("utf-8").rstrip("\r"))
+    names = csv_names(decoded(header, 1).rstrip("\r"))
     time = next((name for name in names if name.lower() in _TIMES), None)
     wanted = [name for name in names if name.lower().startswith("rate") or name.lower().endswith("rps")]
     if time is None or len(wanted) != 1:

@@ -77,7 +77,7 @@ def json_names(block: bytes) -> list[str]:
     """The keys of the first object of a JSON lines block; none where all lines are blank."""
     for number, line in enumerate(block.split(b"\n"), start=1):
         if line.strip():
-            return list(_object(_text(line, number), number))
+            return list(_object(decoded(line, number), number))
     return []
 
 
@@ -85,7 +85,7 @@ def json_batches(stream: Iterator[bytes], columns: Columns) -> Iterator[Batch]:
     """Batches of a JSON lines file, one request an object."""
     number = 0
     for block in stream:
-        found = _text(block, number + 1).split("\n")[:-1]
+        found = decoded(block, number + 1).split("\n")[:-1]
         lines = [place for place, line in enumerate(found, number + 1) if line and not line.isspace()]
         texts = [line.strip() for line in found if line and not line.isspace()]
         rows = _all_objects(texts) or [_object(text, place) for text, place in zip(texts, lines, strict=True)]
@@ -98,7 +98,8 @@ def json_batches(stream: Iterator[bytes], columns: Columns) -> Iterator[Batch]:
         check_rows(number)
 
 
-def _text(data: bytes, number: int) -> str:
+def decoded(data: bytes, number: int) -> str:
+    """Text of a block that begins in that line, or an error that names the line which is none."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -240,6 +241,8 @@ def whole_tokens(cell: Any, column: str, number: int) -> int:
         return cell
     if isinstance(cell, str) and (match := _WHOLE.fullmatch(cell.strip(" \t\r"))):
         cell = float(match[0])
+    if cell is None:
+        raise InputError("is missing", key=f"line {number}, {column}")
     number_like = isinstance(cell, (int, float)) and not isinstance(cell, bool)
     if not number_like or not 0 <= cell <= MAX_TOKENS or cell != int(cell):
         problem = f"{str(cell)[:40]!r} must be a whole token count from 0 to {MAX_TOKENS:,}"
