@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -62,6 +62,7 @@ def test_a_pareto_tail_is_found_again() -> None:
 
 
 @pytest.mark.parametrize("kind", [LogNormal, Gamma])
+@settings(deadline=None, max_examples=25)
 @given(mean=st.floats(30, 5000), cv=st.floats(0.2, 2.0), seed=st.integers(0, 99))
 def test_two_moments_stay(kind: Callable[..., LengthLaw], mean: float, cv: float, seed: int) -> None:
     values, shares = counted(kind(mean, cv, max=50_000), 3000, seed)
@@ -98,6 +99,7 @@ def test_quantiles_of_a_sample() -> None:
     assert [sample_quantile(values, shares, p) for p in (0.0, 0.2, 0.3, 0.5, 0.51, 1.0)] == [1, 1, 2, 2, 10, 10]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.floats(0.01, 5)), min_size=1, max_size=80), st.integers(1, 20))
 def test_compact_samples_keep_three_moments(pairs: list[tuple[int, float]], groups: int) -> None:
     values, weights = np.array([p for p, _ in pairs], dtype=float), np.array([w for _, w in pairs])
