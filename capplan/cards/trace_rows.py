@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from capplan.cards.store import no_duplicates
 from capplan.cards.trace_columns import Columns
+from capplan.cards.trace_digits import MAX_TOKENS, Bytes, times, whole_numbers
 from capplan.cards.trace_time import read_time
 from capplan.errors import InputError
 
@@ -25,7 +26,6 @@ MAX_LINE = 4_000_000
 MAX_BYTES = 40_000_000_000
 MAX_EXPANSION = 200
 """A gzip file that grows more than this many times over is no trace."""
-MAX_TOKENS = 10**9
 BLOCK = 1 << 20
 BATCH = 8192
 _WHOLE = re.compile(r"[0-9]{1,12}(?:\.0{0,12})?", re.ASCII)
@@ -85,6 +85,11 @@ def json_batches(stream: Iterator[bytes], columns: Columns) -> Iterator[Batch]:
     """Batches of a JSON lines file, one request an object."""
     number = 0
     for block in stream:
+        batch = _alike(block, number, columns)
+        if batch is not None:
+            yield batch
+            number += len(batch.lines)
+            continue
         found = decoded(block, number + 1).split("\n")[:-1]
         lines = [place for place, line in enumerate(found, number + 1) if line and not line.isspace()]
         texts = [line.strip() for line in found if line and not line.isspace()]
@@ -107,6 +112,50 @@ def decoded(data: bytes, number: int) -> str:
         raise InputError(
             "is not text in UTF-8; a trace is CSV or JSON lines, plain or gzip", key=f"line {line}"
         ) from None
+
+
+def _alike(block: bytes, before: int, columns: Columns) -> Batch | None:
+    """A block whose lines are one and the same but for the digits in them; None where they are not."""
+    first, _, _ = block.partition(b"\n")
+    if columns.group is not None or columns.hashes is not None or not first.startswith(b"{"):
+        return None
+    buffer = np.frombuffer(block, dtype=np.uint8)
+    numeric = (buffer - np.uint8(48) <= 9) | (buffer == 46)
+    rest, skeleton = buffer[~numeric], np.frombuffer(re.sub(rb"[0-9.]", b"", first) + b"\n", dtype=np.uint8)
+    if len(rest) % len(skeleton) or not (rest.reshape(-1, len(skeleton)) == skeleton).all():
+        return None
+    runs = np.flatnonzero(np.diff(np.concatenate([[False], numeric, [False]]).astype(np.int8))).reshape(-1, 2)
+    n = len(rest) // len(skeleton)
+    place = {name: _run_of(name, first, runs) for name in columns.names}
+    after = np.cumsum(~numeric, dtype=np.int64)[runs[:, 0]].reshape(n, -1) if len(runs) % n == 0 else None
+    if None in place.values() or after is None or (after != after[0] + len(skeleton) * np.arange(n)[:, None]).any():
+        return None  # a number is missing, or stands elsewhere
+    return _numbers_of(buffer, runs.reshape(n, -1, 2), place, before, columns)
+
+
+def _run_of(name: str, line: bytes, runs: IntArray) -> int | None:
+    """Which run of digits of a line is the whole value of a key; None where none certainly is."""
+    row = _object(decoded(line, 1), 1)
+    found = re.findall(rb'"%s"\s*:\s*()[0-9.]+\s*[,}]' % re.escape(name.encode()), line)
+    match = re.search(rb'"%s"\s*:\s*([0-9.]+)\s*[,}]' % re.escape(name.encode()), line)
+    if match is None or len(found) != 1 or not isinstance(row.get(name), (int, float)):
+        return None
+    return int(np.searchsorted(runs[:, 0], match.start(1)))
+
+
+def _numbers_of(
+    buffer: Bytes, runs: IntArray, place: dict[str, int | None], before: int, columns: Columns
+) -> Batch | None:
+    """The batch of a block of equal lines."""
+    bounds = {name: (runs[:, run, 0], runs[:, run, 1]) for name, run in place.items() if run is not None}
+    wanted = (columns.input, columns.output, columns.reasoning)
+    prompts, outputs, thoughts = (None if name is None else whole_numbers(buffer, *bounds[name]) for name in wanted)
+    stamps = None if columns.timestamp is None else times(buffer, *bounds[columns.timestamp])[0]
+    missing = (columns.reasoning and thoughts is None) or (columns.timestamp and stamps is None)
+    if missing or prompts is None or outputs is None or (thoughts is not None and (thoughts > outputs).any()):
+        return None
+    lines = np.arange(before + 1, before + 1 + len(runs))
+    return Batch(lines, prompts, outputs, thoughts, stamps, False, None, None)
 
 
 def _regular(lines: list[int], rows: list[dict[str, Any]], columns: Columns) -> Batch | None:
