@@ -9,8 +9,10 @@ import pytest
 
 from capplan.calibration.constants import CONSTANTS
 from capplan.calibration.engine_log import FRACTIONS
+from capplan.calibration.law_fit import CODED_GROUPS, MOMENT_TOLERANCES, QUANTILE_TOLERANCES
 from capplan.calibration.results_csv import COLUMNS
-from capplan.cards.trace import INPUT_COLUMNS, OUTPUT_COLUMNS, REASONING_COLUMNS
+from capplan.calibration.workload_fit import KV_SHARE, PLANNER_TOLERANCE
+from capplan.cards.trace_columns import INPUT_COLUMNS, KNOWN, OUTPUT_COLUMNS, REASONING_COLUMNS, TIME_COLUMNS
 from capplan.cli.main import main
 from capplan.planning.scenario import LATENCY_KEYS, SECTIONS
 
@@ -28,7 +30,7 @@ def test_every_key_is_explained():
 
 
 def test_trace_columns_are_listed():
-    for column in (*INPUT_COLUMNS, *OUTPUT_COLUMNS, *REASONING_COLUMNS):
+    for column in (*INPUT_COLUMNS, *OUTPUT_COLUMNS, *REASONING_COLUMNS, *TIME_COLUMNS):
         assert f"`{column}`" in PAGE
 
 
@@ -42,7 +44,10 @@ LOG_PAGE = (ROOT / "docs" / "from-log.md").read_text(encoding="utf-8")
 CALIBRATION_PAGE = (ROOT / "docs" / "calibrate.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", [LOG_PAGE, CALIBRATION_PAGE], ids=["log", "calibration"])
+TRACE_PAGE = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", [LOG_PAGE, CALIBRATION_PAGE, TRACE_PAGE], ids=["log", "calibration", "traces"])
 def test_the_page_shows_what_the_command_answers(page, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     command, shown = re.search(r"```console\n\$ capplan (.*)\n((?:.*\n)*?)```", page).groups()
@@ -80,3 +85,21 @@ def test_the_python_of_the_calibration_page_runs(monkeypatch):
     exec(re.search(r"```python\n(.*?)```", CALIBRATION_PAGE, re.DOTALL)[1], names)
     assert names["held"] < 0.02
     assert names["engine"].layer_overhead_seconds == names["found"].constants["layer_overhead_seconds"]
+
+
+def test_the_trace_page_names_quantities_and_tolerances():
+    for quantity in KNOWN:
+        assert f"`{quantity}`" in TRACE_PAGE
+    assert MOMENT_TOLERANCES == (0.01, 0.01, 0.05, 0.1)
+    assert QUANTILE_TOLERANCES == {"p50": 0.05, "p90": 0.05, "p99": 0.05, "p999": 0.1}
+    assert f"{KV_SHARE:.0%}".replace("%", " %") in TRACE_PAGE
+    assert f"Within {PLANNER_TOLERANCE * 100:.0f} % the card holds laws" in TRACE_PAGE
+    assert f"up to {2 * CODED_GROUPS} values" in TRACE_PAGE
+
+
+def test_the_python_of_the_trace_page_runs(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    names = {}
+    exec(re.search(r"```python\n(.*?)```", TRACE_PAGE, re.DOTALL)[1], names)
+    assert names["bursts"] == pytest.approx(12.2, rel=0.05)
+    assert names["worst"] < 0.005

@@ -329,13 +329,13 @@ def test_lines_end_wherever_a_block_ends(tmp_path, monkeypatch):
     (path := tmp_path / "a.csv").write_text(rows, encoding="utf-8")
     whole = load_workload(path).moment(1, 1)
     for size in (1, 7, 64):
-        monkeypatch.setattr("capplan.cards.trace._BLOCK", size)
+        monkeypatch.setattr("capplan.cards.trace_rows.BLOCK", size)
         assert load_trace(path).moment(1, 1) == whole
-    monkeypatch.setattr("capplan.cards.trace.MAX_LINE", 50)
+    monkeypatch.setattr("capplan.cards.trace_rows.MAX_LINE", 50)
     (path := tmp_path / "b.csv").write_text("isl,osl\n5,6\n" + "x" * 200)
     with pytest.raises(InputError, match="line 3 is too long"):
         load_trace(path)
-    monkeypatch.setattr("capplan.cards.trace.MAX_ROWS", 10)
+    monkeypatch.setattr("capplan.cards.trace_rows.MAX_ROWS", 10)
     (path := tmp_path / "c.csv").write_text("isl,osl\n" + "5,6\n" * 20)
     with pytest.raises(InputError, match="more than 10 requests"):
         load_trace(path)

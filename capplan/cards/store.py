@@ -118,12 +118,12 @@ def _size(n_bytes: int) -> str:
 
 def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of these pairs, for ``json.loads``; an :class:`InputError` where a key occurs twice."""
-    result: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in result:
-            raise InputError(f"key {name[:80]!r} occurs twice")
-        result[name] = value
-    return result
+    result = dict(pairs)
+    if len(result) == len(pairs):
+        return result
+    names = [name for name, _ in pairs]
+    twice = next(name for name in names if names.count(name) > 1)
+    raise InputError(f"key {twice[:80]!r} occurs twice")
 
 
 def _reason(error: Exception) -> str:

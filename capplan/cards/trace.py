@@ -1,282 +1,270 @@
-"""Traces of requests: CSV or JSON lines, one request a line, plain or gzip, into a :class:`Workload`."""
+"""Traces of requests: CSV or JSON lines, one request a line, plain or gzip, read once in bounded memory."""
 
 from __future__ import annotations
 
-import codecs
 import csv
-import gzip
-import json
-import re
 import zlib
-from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from capplan.cards.store import no_duplicates
+import numpy as np
+
+from capplan.cards.arrivals import ArrivalCounts, Arrivals, Hour
+from capplan.cards.prefix_reuse import BLOCK_TOKENS, CacheHits, PrefixReuse
+from capplan.cards.trace_columns import INPUT_COLUMNS, OUTPUT_COLUMNS, REASONING_COLUMNS, Columns, find_columns
+from capplan.cards.trace_counts import JointCounts
+from capplan.cards.trace_csv import csv_batches, csv_names, csv_rows
+from capplan.cards.trace_histograms import HISTOGRAM_COLUMNS, INDEPENDENT, HistogramCounts, read_histograms
+from capplan.cards.trace_rows import Batch, blocks, decoded, json_batches, json_names
+from capplan.cards.trace_servegen import ENDING, read_dataset
+from capplan.cards.trace_time import Clock
 from capplan.cards.workload import Workload
-from capplan.errors import InputError, UnknownNameError
-from capplan.formulas.empirical import Empirical
+from capplan.errors import InputError
 
-INPUT_COLUMNS = ("input_tokens", "input_length", "prompt_tokens", "ContextTokens", "num_prompt_tokens", "isl")
-OUTPUT_COLUMNS = ("output_tokens", "output_length", "completion_tokens", "GeneratedTokens", "num_decode_tokens", "osl")
-REASONING_COLUMNS = ("reason_tokens", "reasoning_tokens")
-MAX_ROWS = 5_000_000
-MAX_LINE = 4_000_000
-MAX_BYTES = 4_000_000_000
-MAX_TOKENS = 10**9
-_BLOCK = 1 << 20
-_REMEMBERED = 200_000
-_WHOLE = re.compile(r"[0-9]{1,12}(?:\.0{0,12})?", re.ASCII)
-_DECIMAL = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
-MANY_PAIRS = 100_000
-"""Above so many distinct (prompt, output) pairs a trace is reduced to weighted cells."""
+__all__ = ["INPUT_COLUMNS", "OUTPUT_COLUMNS", "REASONING_COLUMNS", "Trace", "load_trace", "read_trace"]
+
+MAX_CLASSES = 50
 
 
-def load_trace(path: Path) -> Workload:
-    """The joint law of prompt and output tokens of a trace.
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What one reading of a trace gathers.
 
-    Columns are known by the names in ``INPUT_COLUMNS`` and ``OUTPUT_COLUMNS``; a reasoning column gives the reasoning
-    share. A histogram file with the columns ``field,value,expected_requests`` gives two independent laws.
+    Parameters
+    ----------
+    path : the file
+    columns : which column held what
+    classes : name to the counts of its requests; one class without a name where there is no class column
+    reasoning_share : reasoning tokens over output tokens; None without such a column [1]
+    failed : requests without output, left out of all lengths and arrivals
+    arrivals : None where the trace has no times, or all at once
+    hours : whole hours; empty below two
+    hits : prefix-cache hits by size; empty without block hashes
+    block_tokens : tokens of a hashed block [token]
+    notes : what a reader should know of how it was read
+    """
+
+    path: Path
+    columns: Columns
+    classes: Mapping[str, JointCounts | HistogramCounts]
+    reasoning_share: float | None
+    failed: int
+    arrivals: Arrivals | None
+    hours: tuple[Hour, ...]
+    hits: tuple[CacheHits, ...]
+    block_tokens: int
+    notes: tuple[str, ...]
+
+    @property
+    def requests(self) -> int:
+        """Requests with output."""
+        return sum(counts.requests for counts in self.classes.values())
+
+    @property
+    def stem(self) -> str:
+        """Name of the file without its endings."""
+        return self.path.name.removesuffix(".gz").rsplit(".", 1)[0][:80]
+
+    def workload(self) -> Workload:
+        """The joint law of prompt and output tokens, and the arrivals."""
+        counted = list(self.classes.values())
+        if isinstance(counted[0], HistogramCounts):
+            return counted[0].workload(self.path, self.stem, self.notes)
+        sample = np.concatenate([counts.sample() for counts in counted if isinstance(counts, JointCounts)])
+        return Workload(
+            joint=sample,
+            name=self.stem,
+            reasoning_share=self.reasoning_share,
+            file=str(self.path),
+            arrivals=self.arrivals,
+            remarks=self.notes,
+        )
+
+
+def load_trace(path: Path, columns: Mapping[str, str] | None = None) -> Workload:
+    """The joint law of prompt and output tokens of a trace, and its arrivals.
+
+    Columns are known by the names in :mod:`capplan.cards.trace_columns`, others are mapped by ``columns``, quantity ->
+    name. A reasoning column gives the reasoning share. A histogram file with the columns
+    ``field,value,expected_requests`` gives two independent laws.
 
     Raises
     ------
     InputError : no such columns or two for the same, a line that is no request, an empty or oversized file
     """
-    name = path.name.lower()
-    open_file: Any = gzip.open if name.endswith(".gz") else open
+    return read_trace(path, columns).workload()
+
+
+def read_trace(
+    path: Path,
+    columns: Mapping[str, str] | None = None,
+    *,
+    caches: PrefixReuse | None = None,
+    windows: Iterable[float] = (),
+) -> Trace:
+    """Everything :class:`Trace` holds, in one pass.
+
+    Parameters
+    ----------
+    path : CSV or JSON lines, plain or gzip
+    columns : quantity -> name of its column, where it has none of the known names
+    caches : prefix caches to play the block hashes through
+    windows : further windows at which to take the dispersion [s]
+
+    Raises
+    ------
+    InputError : as :func:`load_trace`
+    """
     try:
-        with open_file(path, "rb") as stream:
-            lines = _lines(stream)
-            is_csv = name.removesuffix(".gz").endswith(".csv")
-            return _workload(path, _csv_table(lines) if is_csv else _json_table(lines))
-    except InputError as error:
-        raise error.located(file=str(path)) from None
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
-        raise InputError(f"cannot be read ({str(error)[:80]})", file=str(path)) from None
+        if path.name.lower().endswith(ENDING):
+            counts, remark = read_dataset(path)
+            return _of_histograms(path, counts, (INDEPENDENT, remark))
+        names, stream = _opened(path)
+        if set(names) >= HISTOGRAM_COLUMNS:
+            return _of_histograms(path, read_histograms(csv_rows(stream, names)), (INDEPENDENT,))
+        return _gathered(path, names, stream, find_columns(names, columns or {}), caches=caches, windows=windows)
+    except Exception as error:
+        raise _told(error, path) from None
 
 
-class _Table(NamedTuple):
-    """Names of the columns; line number and record of every line; and how to pick columns out of a record."""
-
-    names: list[str]
-    rows: Iterator[tuple[int, Any]]
-    picker: Callable[[Sequence[str]], Callable[[Any], Any]]
+def _of_histograms(path: Path, counts: HistogramCounts, notes: tuple[str, ...]) -> Trace:
+    columns = Columns(None, "input_tokens", "output_tokens", None, None, None, None)
+    return Trace(path, columns, {"": counts}, None, 0, None, (), (), BLOCK_TOKENS, notes)
 
 
-def _workload(path: Path, table: _Table | None) -> Workload:
-    if table is None:
+def _told(error: Exception, path: Path) -> Exception:
+    """Bad input as one line that names the file; anything else as it is."""
+    if isinstance(error, InputError):
+        return error.located(file=str(path))
+    if isinstance(error, (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error)):
+        return InputError(f"cannot be read ({str(error)[:80]})", file=str(path))
+    return error
+
+
+def is_csv(path: Path) -> bool:
+    """Whether the name of a file says CSV."""
+    return path.name.lower().removesuffix(".gz").endswith(".csv")
+
+
+def _opened(path: Path) -> tuple[list[str], Iterator[bytes]]:
+    """Names of the columns, and the blocks that follow the header."""
+    stream = blocks(path)
+    first = next(stream, b"")
+    if not is_csv(path):
+        while first and not (names := json_names(first)):
+            first = next(stream, b"")
+        if not first:
+            raise InputError("holds no request")
+        return names, chain([first], stream)
+    header, _, rest = first.partition(b"\n")
+    names = csv_names(decoded(header, 1).rstrip("\r"))
+    if not any(names):
         raise InputError("holds no request")
-    if {"field", "value", "expected_requests"} <= set(table.names):
-        return _from_histograms(path, table)
-    return _from_requests(path, table)
+    return names, chain([rest] if rest else [], stream)
 
 
-def _lines(stream: Any) -> Iterator[str]:
-    """Lines without their ends, from blocks of bounded size."""
-    decoder, rest, size = codecs.getincrementaldecoder("utf-8-sig")(), "", 0
-    number = 0
-    while block := stream.read(_BLOCK):
-        size += len(block)
-        lines = (rest + decoder.decode(block)).split("\n")
-        rest = lines.pop()
-        yield from lines
-        number += len(lines)
-        if number > MAX_ROWS + 1:
-            raise InputError(f"more than {MAX_ROWS:,} requests; give a sample of it")
-        if len(rest) > MAX_LINE or size > MAX_BYTES:
-            raise InputError(f"line {number + 1} is too long, or the file is larger than {MAX_BYTES // 10**9} GB")
-    if rest := rest + decoder.decode(b"", final=True):
-        yield rest
-
-
-def _csv_table(lines: Iterator[str]) -> _Table | None:
-    reader = csv.reader(lines)
-    names = [name.strip() for name in next(reader, [])]
-    if twice := next((name for name in names if name and names.count(name) > 1), None):
-        raise InputError(f"column {twice[:60]!r} occurs twice", key="line 1")
-    rows = _csv_rows(reader, len(names))
-    first = next(rows, None)
-    if first is None:
-        return None
-    return _Table(names, chain([first], rows), lambda columns: itemgetter(*map(names.index, columns)))
-
-
-def _csv_rows(reader: Any, width: int) -> Iterator[tuple[int, Sequence[str | None]]]:
-    for row in reader:
-        if len(row) == width:
-            yield reader.line_num, row
-        elif len(row) > width:
-            raise InputError(f"{len(row)} cells under {width} columns", key=f"line {reader.line_num}")
-        elif row:
-            yield reader.line_num, [*row, *[None] * (width - len(row))]
-
-
-def _json_table(lines: Iterator[str]) -> _Table | None:
-    rows = ((number, _json_line(line, number)) for number, line in enumerate(lines, start=1) if line.strip())
-    first = next(rows, None)
-    if first is None:
-        return None
-    return _Table(list(first[1]), chain([first], rows), _json_picker)
-
-
-def _json_picker(columns: Sequence[str]) -> Callable[[Any], Any]:
-    return lambda record: [record.get(column) for column in columns]
-
-
-def _json_line(line: str, number: int) -> dict[str, Any]:
-    try:
-        record = json.loads(line, object_pairs_hook=no_duplicates)
-    except InputError as error:
-        raise error.located(key=f"line {number}") from None
-    except (ValueError, RecursionError):
-        raise InputError("is not valid JSON", key=f"line {number}") from None
-    if not isinstance(record, dict):
-        raise InputError("must be a JSON object, one request a line", key=f"line {number}")
-    return record
-
-
-def _column(names: Sequence[str], known: tuple[str, ...], what: str) -> str | None:
-    """The column of that kind; two rivals are an error."""
-    wanted = {name.lower() for name in known}
-    found = [name for name in names if name.strip().lower() in wanted]
-    if len(found) > 1:
-        raise InputError(f"columns {found[0]!r} and {found[1]!r} both give {what} tokens; keep one", key="line 1")
-    return found[0] if found else None
-
-
-def _counter(column: str, least: int) -> Callable[[Any, int], int]:
-    """A reader of the cells of a column, by cell and line; it remembers what it has read."""
-    known: dict[str, int] = {}
-
-    def read(cell: Any, number: int) -> int:
-        if type(cell) is not str:
-            return _tokens(cell, column, number, least)
-        count = known.get(cell)
-        if count is None:
-            count = _tokens(cell, column, number, least)
-            if len(known) < _REMEMBERED:
-                known[cell] = count
-        return count
-
-    return read
-
-
-def _tokens(cell: Any, column: str, number: int, least: int) -> int:
-    """A whole token count, in ASCII digits where it is text."""
-    if type(cell) is int and least <= cell <= MAX_TOKENS:
-        return cell
-    if isinstance(cell, str) and (match := _WHOLE.fullmatch(cell.strip(" \t\r"))):
-        cell = float(match[0])
-    whole = (
-        isinstance(cell, (int, float))
-        and not isinstance(cell, bool)
-        and least <= cell <= MAX_TOKENS
-        and cell == int(cell)
-    )
-    if not whole:
-        problem = f"{str(cell)[:40]!r} must be a whole token count, {least} or more"
-        raise InputError(problem, key=f"line {number}, {column}")
-    return int(cell)
-
-
-def _from_requests(path: Path, table: _Table) -> Workload:
-    columns = _columns(table.names)
-    pick, pairs = table.picker([name for name in columns if name]), array("q")
-    prompt_of, output_of = _counter(columns[0], 0), _counter(columns[1], 1)
-    reasoning = output_total = 0
-    for number, record in table.rows:
-        cells = pick(record)
-        output = output_of(cells[1], number)
-        pairs.append(prompt_of(cells[0], number) << 30 | output)
-        if columns[2] is not None:
-            reasoning += _reasoning(cells[2], columns[2], number, output)
-            output_total += output
-    share = reasoning / output_total if output_total else None
-    return Workload(joint=_sample(pairs), name=_stem(path), reasoning_share=share, file=str(path))
-
-
-def _reasoning(cell: Any, column: str, number: int, output: int) -> int:
-    tokens = _tokens(cell, column, number, 0)
-    if tokens > output:
-        raise InputError(f"{tokens} is more than the {output} output tokens", key=f"line {number}, {column}")
-    return tokens
-
-
-def _columns(names: Sequence[str]) -> tuple[str, str, str | None]:
-    prompt, output = _column(names, INPUT_COLUMNS, "input"), _column(names, OUTPUT_COLUMNS, "output")
-    if prompt is None or output is None:
-        wanted, known = ("input", INPUT_COLUMNS) if prompt is None else ("output", OUTPUT_COLUMNS)
-        found = ", ".join(names[:8])[:120]
-        raise InputError(f"no column of {wanted} tokens; known: {', '.join(known)}; found: {found}")
-    return prompt, output, _column(names, REASONING_COLUMNS, "reasoning")
-
-
-def _sample(pairs: array[int]) -> Any:
-    """Distinct pairs and how often each occurs; both counts of a pair share one whole number, 30 bits the output."""
-    import numpy as np
-
-    distinct, count = np.unique(np.frombuffer(pairs, dtype=np.int64), return_counts=True)
-    rows = np.column_stack([distinct >> 30, distinct & (1 << 30) - 1, count]).astype(float)
-    return rows if len(rows) <= MANY_PAIRS else _reduced(rows)
-
-
-def _reduced(rows: Any, across: int = 400) -> Any:
-    """Cells of neighbouring outputs, and in each of neighbouring prompts, at their means; tails keep fine cells."""
-    import numpy as np
-
-    cell = _groups(rows[:, 1], rows[:, 2], across)
-    prompt_cell = np.empty(len(rows), dtype=int)
-    order = np.argsort(cell, kind="stable")
-    for inside in np.split(order, np.flatnonzero(np.diff(cell[order])) + 1):
-        prompt_cell[inside] = _groups(rows[inside, 0], rows[inside, 2], 60)
-    _, index = np.unique(cell * 1000 + prompt_cell, return_inverse=True)
-    mass = np.bincount(index, rows[:, 2])
-    means = [np.bincount(index, rows[:, 2] * rows[:, column]) / mass for column in (0, 1)]
-    return np.column_stack([*means, mass])
-
-
-def _groups(values: Any, weights: Any, n: int) -> Any:
-    """Group of each value: equal shares of mass, of the square and of the fourth power."""
-    import numpy as np
-
-    order = np.argsort(values, kind="stable")
-    v, w = values[order], weights[order]
-    importance: Any = sum(np.cumsum(w * v**k) / max(float((w * v**k).sum()), 1e-300) for k in (0, 2, 4))
-    group = np.empty(len(values), dtype=int)
-    group[order] = np.minimum((importance / 3 * n).astype(int), n - 1)
-    return group
-
-
-def _from_histograms(path: Path, table: _Table) -> Workload:
-    """Marginal histograms: input and output independent."""
-    found: dict[str, dict[float, float]] = {"input_tokens": {}, "output_tokens": {}, "reason_ratio": {}}
-    pick = table.picker(("field", "value", "expected_requests"))
-    for number, record in table.rows:
-        name, value, requests = pick(record)
-        if not isinstance(name, str) or name not in found:
-            raise UnknownNameError.among(str(name), found, "field", key=f"line {number}, field")
-        length = _amount(value, "value", number)
-        if length in found[name]:
-            raise InputError(f"{name} {length:g} occurs twice", key=f"line {number}, value")
-        found[name][length] = _amount(requests, "expected_requests", number)
-    if not (found["input_tokens"] and found["output_tokens"]):
-        raise InputError("needs the fields input_tokens and output_tokens", key="field")
-    return Workload(
-        Empirical(found["input_tokens"]), Empirical(found["output_tokens"]), name=_stem(path), file=str(path)
+def _gathered(
+    path: Path,
+    names: list[str],
+    stream: Iterator[bytes],
+    columns: Columns,
+    *,
+    caches: PrefixReuse | None,
+    windows: Iterable[float],
+) -> Trace:
+    if caches is None:
+        columns = columns._replace(hashes=None)
+    batches = csv_batches(stream, names, columns) if is_csv(path) else json_batches(stream, columns)
+    totals = _Totals(columns, caches)
+    for batch in batches:
+        totals.add(batch)
+    if not totals.rows:
+        raise InputError("holds no request")
+    if totals.failed == totals.rows:
+        raise InputError("holds no request with 1 or more output tokens", key=columns.output)
+    arrivals = totals.arrivals.arrivals(windows)
+    return Trace(
+        path=path,
+        columns=columns,
+        classes=totals.classes,
+        reasoning_share=totals.reasoning_share,
+        failed=totals.failed,
+        arrivals=arrivals,
+        hours=totals.arrivals.hours(),
+        hits=() if caches is None else caches.hits(),
+        block_tokens=BLOCK_TOKENS if caches is None else caches.block_tokens,
+        notes=tuple(totals.notes(arrivals)),
     )
 
 
-def _amount(cell: Any, column: str, number: int) -> float:
-    """A number of zero or more."""
-    if isinstance(cell, str) and (match := _DECIMAL.fullmatch(cell.strip(" \t\r"))):
-        cell = float(match[0])
-    if isinstance(cell, bool) or not isinstance(cell, (int, float)) or not 0 <= cell <= 1e9:
-        raise InputError(f"{str(cell)[:40]!r} must be a number, 0 or more", key=f"line {number}, {column}")
-    return float(cell)
+class _Totals:
+    """Sums over the batches of a trace."""
 
+    def __init__(self, columns: Columns, caches: PrefixReuse | None) -> None:
+        self.columns, self.caches = columns, caches
+        self.classes: dict[str, JointCounts] = {}
+        self.arrivals = ArrivalCounts()
+        self.clock = None if columns.timestamp is None else Clock(columns.timestamp, columns.time_unit)
+        self.rows = self.failed = 0
+        self._thought = self._written = 0
 
-def _stem(path: Path) -> str:
-    return path.name.removesuffix(".gz").rsplit(".", 1)[0][:80]
+    def add(self, batch: Batch) -> None:
+        """Count a batch."""
+        self.rows += len(batch.prompts)
+        answered = batch.outputs > 0
+        self.failed += int((~answered).sum())
+        times = None
+        if self.clock is not None and batch.stamps is not None:
+            times = self.clock.seconds(batch.stamps, batch.dates, batch.lines)
+        if not answered.any():
+            return
+        prompts, outputs = batch.prompts[answered], batch.outputs[answered]
+        if times is not None:
+            self.arrivals.add(times[answered], prompts, outputs)
+        if batch.reasoning is not None:
+            self._thought += int(batch.reasoning[answered].sum())
+            self._written += int(outputs.sum())
+        if self.caches is not None and batch.hashes is not None:
+            kept = [one for one, good in zip(batch.hashes, answered.tolist(), strict=True) if good]
+            self.caches.add(kept, prompts.tolist())
+        self._by_class(batch, answered, prompts, outputs)
+
+    def _by_class(self, batch: Batch, answered: Any, prompts: Any, outputs: Any) -> None:
+        labels = self._labels(batch, answered)
+        if labels is None:
+            self.classes.setdefault("", JointCounts()).add(prompts, outputs)
+            return
+        names, first, index = np.unique(labels, return_index=True, return_inverse=True)
+        for number in np.argsort(first).tolist():
+            name = str(names[number])
+            if name not in self.classes and len(self.classes) == MAX_CLASSES:
+                key = f"line {int(batch.lines[answered][first[number]])}, {self.columns.group}"
+                raise InputError(f"more than {MAX_CLASSES} classes; give a column with fewer values", key=key)
+            self.classes.setdefault(name, JointCounts()).add(prompts[index == number], outputs[index == number])
+
+    @staticmethod
+    def _labels(batch: Batch, answered: Any) -> Any:
+        if batch.groups is not None:
+            return np.array(batch.groups)[answered]
+        if batch.reasoning is not None:
+            return np.where(batch.reasoning[answered] > 0, "reasoning", "no reasoning")
+        return None
+
+    @property
+    def reasoning_share(self) -> float | None:
+        """Reasoning tokens over output tokens [1]."""
+        return self._thought / self._written if self._written else None
+
+    def notes(self, arrivals: Arrivals | None) -> Iterator[str]:
+        """Remarks on what was found."""
+        if self.failed:
+            yield f"{self.failed:,} of {self.rows:,} requests have no output (failed): left out"
+        if self.clock is not None and self.clock.assumed:
+            yield (f"time stamps in column {self.clock.column!r} taken as seconds; another unit: "
+                   f"--column timestamp={self.clock.column}:ms")  # fmt: skip
+        if arrivals is not None and arrivals.step_seconds >= 0.1:
+            yield (f"time stamps are rounded to {arrivals.step_seconds:g} s: dispersion is counted over windows of "
+                   f"{2 * arrivals.step_seconds:g} s and more")  # fmt: skip

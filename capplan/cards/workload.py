@@ -16,6 +16,7 @@ from capplan.formulas.length_laws import Mixture, as_length_law
 from capplan.quantities.units import parse_tokens
 
 if TYPE_CHECKING:
+    from capplan.cards.arrivals import Arrivals
     from capplan.formulas.decode_nodes import DecodeMoments, DecodeNodes
 
 
@@ -82,6 +83,10 @@ class Workload:
     """Dotted key of the card -> :class:`capplan.cards.number.Number`, every number of the card."""
     file: str
     description: str = field(repr=False)
+    arrivals: Arrivals | None = field(repr=False)
+    """Rate and dispersion of the trace the lengths come from; None where nobody counted them."""
+    remarks: tuple[str, ...] = field(repr=False)
+    """What a reader of the file should know."""
 
     def __init__(
         self,
@@ -95,6 +100,8 @@ class Workload:
         sources: Mapping[str, Any] | None = None,
         file: str = "",
         description: str = "",
+        arrivals: Arrivals | None = None,
+        remarks: tuple[str, ...] = (),
     ) -> None:
         laws = input is not None or output is not None
         if laws + (joint is not None) + (classes is not None) != 1:
@@ -103,7 +110,8 @@ class Workload:
         kinds = () if sample is not None else _classes(classes, input, output)
         first, second = _sample_laws(sample) if sample is not None else _marginals(kinds)
         known = {} if sources is None else sources
-        values = (first, second, kinds, sample, name, _share(reasoning_share), known, file, description)
+        told = (known, file, description, arrivals, remarks)
+        values = (first, second, kinds, sample, name, _share(reasoning_share), *told)
         for key, value in zip(self.__dataclass_fields__, values, strict=True):
             object.__setattr__(self, key, value)
 
@@ -233,24 +241,42 @@ class Workload:
             sources=self.sources,
             file=self.file,
             description=self.description,
+            arrivals=self.arrivals,
+            remarks=self.remarks,
         )
 
     # -- telling ---------------------------------------------------------------------------------------------------
 
     def sample(self, size: int, seed: int = 0) -> tuple[Any, Any]:
-        """``size`` requests drawn at random: prompt tokens and output tokens, as arrays."""
+        """``size`` requests drawn at random: prompt tokens and output tokens, as arrays of whole numbers."""
         import numpy as np
 
-        random = np.random.default_rng(seed)
+        return self.draw(size, np.random.default_rng(seed))
+
+    def draw(self, n: int, random: Any) -> tuple[Any, Any]:
+        """``n`` requests drawn with a ``numpy.random.Generator``, prompt and output together.
+
+        Returns
+        -------
+        prompts, outputs : whole tokens, outputs 1 or more; fractions of a compressed sample are rounded up or down at
+            random, so that means stay
+        """
+        import numpy as np
+
         if self.joint is not None:
-            chosen = random.choice(len(self.joint.weight), size, p=self.joint.weight)
-            return self.joint.input[chosen], np.rint(self.joint.output[chosen])
-        counts = random.multinomial(size, [kind.share for kind in self.classes])
+            chosen = random.choice(len(self.joint.weight), n, p=self.joint.weight)
+            rounding = random.random(n)
+            return tuple(
+                np.floor(one[chosen] + rounding).astype(np.int64) for one in (self.joint.input, self.joint.output)
+            )
+        counts = random.multinomial(n, [kind.share for kind in self.classes])
         pairs = [
-            (k.input.sample(n, random), k.output.sample(n, random)) for k, n in zip(self.classes, counts, strict=True)
+            (k.input.sample(int(m), random), k.output.sample(int(m), random))
+            for k, m in zip(self.classes, counts, strict=True)
         ]
-        order = random.permutation(size)
-        return np.concatenate([p for p, _ in pairs])[order], np.concatenate([d for _, d in pairs])[order]
+        order = random.permutation(n)
+        prompts, outputs = (np.concatenate(column)[order].astype(np.int64) for column in zip(*pairs, strict=True))
+        return prompts, outputs
 
     def summary(self) -> dict[str, Any]:
         """The figures people ask for, by name."""

@@ -5,14 +5,17 @@ What a card file may hold is said by :mod:`capplan.cards.workload_schema`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capplan.cards.card_numbers import built_card
 from capplan.cards.number import Sources
 from capplan.cards.store import find_card
+from capplan.cards.trace_columns import checked_quantity
 from capplan.cards.workload import RequestClass, Workload
 from capplan.errors import InputError, UnitError, UnknownNameError, shown
 from capplan.formulas.length_law import LengthLaw
@@ -29,6 +32,9 @@ from capplan.formulas.length_laws import (
     as_length_law,
 )
 from capplan.quantities.units import parse_tokens
+
+if TYPE_CHECKING:
+    from capplan.cards.arrivals import Arrivals
 
 SCHEMA = "capplan.workload/1"
 
@@ -56,12 +62,14 @@ def workload_card_schema() -> dict[str, Any]:
     return schema()
 
 
-def load_workload(name_or_path: str | Path) -> Workload:
+def load_workload(name_or_path: str | Path, columns: Mapping[str, str] | None = None) -> Workload:
     """Read a workload: a shipped card by name, a card file, or a trace (CSV or JSON lines, plain or gzip).
 
     Parameters
     ----------
     name_or_path : card name (case does not matter) or file
+    columns : of a trace whose columns have none of the known names: quantity (``timestamp``, ``input``, ``output``,
+        ``reasoning``, ``class``) -> name
 
     Returns
     -------
@@ -80,15 +88,24 @@ def load_workload(name_or_path: str | Path) -> Workload:
     if not path.is_file():
         raise InputError("must be a card file or a trace file, not a folder", file=str(path))
     stamp = path.stat()
-    return _read(path, (stamp.st_mtime_ns, stamp.st_size))
+    mapped = tuple(sorted((checked_quantity(key, "columns"), column) for key, column in (columns or {}).items()))
+    return _read(path, mapped, (stamp.st_mtime_ns, stamp.st_size))
+
+
+def is_trace(path: Path) -> bool:
+    """Whether the name of a file is that of a trace."""
+    name = path.name.lower()
+    return name.removesuffix(".gz").endswith(_TRACE_SUFFIXES) or name.endswith("-dataset.json")
 
 
 @cache
-def _read(path: Path, _stamp: tuple[int, int]) -> Workload:
-    if path.name.lower().removesuffix(".gz").endswith(_TRACE_SUFFIXES):
+def _read(path: Path, columns: tuple[tuple[str, str], ...], _stamp: tuple[int, int]) -> Workload:
+    if is_trace(path):
         from capplan.cards.trace import load_trace
 
-        return load_trace(path)
+        return load_trace(path, dict(columns))
+    if columns:
+        raise InputError("belong to a trace (CSV or JSON lines)", key="columns", file=str(path))
     return built_card("workloads", path, partial(_from_data, file=str(path)), _validated)
 
 
@@ -121,13 +138,79 @@ def _workload(
     fit: str = "",  # noqa: ARG001
     reasoning_share: Any = None,
     targets: Mapping[str, Any] | None = None,  # noqa: ARG001 (what the fit reached, for the tests)
+    trace: Mapping[str, Any] | None = None,  # noqa: ARG001 (where the card comes from, for its readers)
+    arrivals: Mapping[str, Any] | None = None,
+    hours: Mapping[str, Any] | None = None,  # noqa: ARG001 (the profile of the trace, for its readers)
+    prefix_hits: Mapping[str, Any] | None = None,  # noqa: ARG001
 ) -> Workload:
     share = None
     if reasoning_share is not None:
         share = _number(reasoning_share, "reasoning_share", "reasoning_share")
-    kinds = [_request_class(f"classes.{position}", **kind) for position, kind in enumerate(classes)]
     return Workload(
-        classes=kinds, name=name, reasoning_share=share, sources=sources, file=file, description=description
+        **_lengths(classes),
+        name=name,
+        reasoning_share=share,
+        sources=sources,
+        file=file,
+        description=description,
+        arrivals=None if arrivals is None else _arrivals(**arrivals),
+    )
+
+
+def _lengths(classes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Classes of laws, or one sample of the pairs of all classes."""
+    if not any("joint" in kind for kind in classes):
+        return {"classes": [_request_class(f"classes.{position}", **kind) for position, kind in enumerate(classes)]}
+    parts = [_pairs(f"classes.{position}", kind) for position, kind in enumerate(classes)]
+    total = math.fsum(share for share, _ in parts)
+    rows = [(p, d, share / total * w / math.fsum(pairs[2])) for share, pairs in parts
+            for p, d, w in zip(*pairs, strict=True)]  # fmt: skip
+    return {"joint": rows}
+
+
+def _pairs(key: str, kind: Mapping[str, Any]) -> tuple[float, list[list[float]]]:
+    """Share of a class; its prompts, outputs and weights."""
+    if "joint" not in kind:
+        raise InputError("has laws where another class has joint; give joint to all or to none", key=key)
+    fields = {"input": "values", "output": "values", "weights": "weights"}
+    columns = [_number(kind["joint"][name], field, f"{key}.joint.{name}") for name, field in fields.items()]
+    if len(set(map(len, columns))) != 1 or sum(columns[2]) <= 0:
+        raise InputError("needs as many prompts as outputs and weights, and weights that sum to more than 0",
+                         key=f"{key}.joint")  # fmt: skip
+    return _number(kind["share"], "share", f"{key}.share"), columns
+
+
+def _arrivals(
+    *,
+    rate: Any,
+    span: Any,
+    windows: Any = None,
+    dispersion: Any = None,
+    drifts: bool = False,
+    busiest_rate: Any = None,
+    time_step: Any = None,
+) -> Arrivals:
+    """The arrivals of a card."""
+    from capplan.cards.arrivals import Arrivals
+
+    given = {"rate": (rate, "1/s"), "span": (span, "s"), "windows": (windows, "s"), "dispersion": (dispersion, "1"),
+             "busiest_rate": (busiest_rate, "1/s"), "time_step": (time_step, "s")}  # fmt: skip
+    for name, (number, unit) in given.items():
+        if number is not None and number["unit"] != unit:
+            problem = f"unit {number['unit'][:40]!r} does not fit; allowed: {unit!r}"
+            raise UnitError(problem, key=f"arrivals.{name}.unit")
+    lengths, index = ([] if one is None else one["values"] for one in (windows, dispersion))
+    good = len(lengths) == len(index) and all(w > 0 for w in lengths) and all(i >= 0 for i in index)
+    if not good or any(low >= high for low, high in pairwise(lengths)) or rate["value"] <= 0:
+        raise InputError("needs a rate above 0, and increasing windows with a dispersion each", key="arrivals")
+    return Arrivals(
+        rate=rate["value"],
+        span_seconds=span["value"],
+        windows=tuple(lengths),
+        dispersion=tuple(index),
+        drifts=drifts,
+        busiest_rate=None if busiest_rate is None else busiest_rate["value"],
+        step_seconds=0.0 if time_step is None else time_step["value"],
     )
 
 

@@ -3,7 +3,7 @@
 # No "from __future__ import annotations": pydantic would have to compile every annotation again.
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from capplan.cards.number import Kind
 from capplan.cards.number_schema import Number
@@ -127,15 +127,79 @@ LawCard = Annotated[
 ]
 
 
+class JointCard(BaseModel):
+    """Pairs of prompt and output tokens with their weights: three lists of one length."""
+
+    model_config = _STRICT
+
+    input: Numbers
+    output: Numbers
+    weights: Numbers
+
+
 class ClassCard(BaseModel):
-    """One kind of request; prompt and output are independent inside it."""
+    """One kind of request: either two laws, independent inside it, or its pairs."""
 
     model_config = _STRICT
 
     name: str = Field(min_length=1, max_length=80)
     share: Number
-    input: LawCard
-    output: LawCard
+    input: LawCard | None = None
+    output: LawCard | None = None
+    joint: JointCard | None = None
+
+    @model_validator(mode="after")
+    def _laws_or_pairs(self) -> "ClassCard":
+        laws = (self.input is not None) + (self.output is not None)
+        if laws != (2 if self.joint is None else 0):
+            raise ValueError("a class has input and output, or joint")
+        return self
+
+
+class TraceCard(BaseModel):
+    """The file a card was made of."""
+
+    model_config = _STRICT
+
+    file: str = Field(min_length=1, max_length=255)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    requests: Number
+    failed: Number
+
+
+class ArrivalsCard(BaseModel):
+    """Rate and index of dispersion of the counts of arrivals over windows."""
+
+    model_config = _STRICT
+
+    rate: Number
+    span: Number
+    windows: Numbers | None = None
+    dispersion: Numbers | None = None
+    drifts: bool = False
+    busiest_rate: Number | None = None
+    time_step: Number | None = None
+
+
+class HoursCard(BaseModel):
+    """One value an hour: rate, mean tokens, and KV tokens held per second of step time."""
+
+    model_config = _STRICT
+
+    rate: Numbers
+    input_mean: Numbers
+    output_mean: Numbers
+    kv_load: Numbers
+
+
+class PrefixHitsCard(BaseModel):
+    """Share of prompt tokens found in a least-recently-used prefix cache, by its size."""
+
+    model_config = _STRICT
+
+    block_tokens: Number
+    capacity: Numbers
+    token_share: Numbers
 
 
 class WorkloadCard(BaseModel):
@@ -152,6 +216,10 @@ class WorkloadCard(BaseModel):
     reasoning_share: Number | None = None
     classes: list[ClassCard] = Field(min_length=1, max_length=200)
     targets: dict[str, Number] = Field(default_factory=dict, max_length=100)
+    trace: TraceCard | None = None
+    arrivals: ArrivalsCard | None = None
+    hours: HoursCard | None = None
+    prefix_hits: PrefixHitsCard | None = None
 
 
 MixturePart.model_rebuild()

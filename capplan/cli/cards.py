@@ -25,6 +25,10 @@ def register(app: typer.Typer) -> None:
         group.command("show")(_shower(kind))
         if kind == "models":
             group.command("import")(import_model)
+        if kind == "workloads":
+            from capplan.cli.workload_fit import fit_trace
+
+            group.command("fit")(fit_trace)
         app.add_typer(group, name=kind)
 
 

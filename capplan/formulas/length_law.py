@@ -147,6 +147,22 @@ class LengthLaw(ABC):
         """Standard deviation over mean [1]."""
         return self.std / self.mean if self.mean else 0.0
 
+    def mean_residual(self, age: float) -> float:
+        r"""Mean tokens still to come after ``age`` of them, :math:`E[L - a \mid L > a]`; 0 beyond all [token]."""
+        left = 1.0 - float(self.cdf(age))
+        if left <= 0.0:
+            return 0.0
+        return max(0.0, (self.mean - self.partial_moment(1, age)) / left - age)
+
+    @property
+    def length_biased_mean(self) -> float:
+        r"""Mean length of the request a random token belongs to, :math:`E[L^2]/E[L]` [token]."""
+        return self.moment(2) / self.mean if self.mean else 0.0
+
+    def length_biased_cdf(self, x: float) -> float:
+        r"""Share of all tokens that belong to requests of at most ``x``, :math:`E[L; L \le x]/E[L]` [1]."""
+        return min(1.0, self.partial_moment(1, x) / self.mean) if self.mean else 1.0
+
     def truncated(self: Self, budget: float) -> Self:
         """The law of ``min(L, budget)``: the mass above the budget sits at the budget."""
         check_tokens("max", budget, least=1.0)

@@ -35,8 +35,7 @@ def _defaults(problem: Problem) -> list[str]:
         lines.append("workload.dispersion = 1, Poisson arrivals (default)")
     if problem.scenario.hardware.price_per_gpu_hour is None and problem.hardware.price_per_gpu_hour is not None:
         lines.append(f"list price {problem.hardware.price_per_gpu_hour:g} $/GPU/h")
-    if scenario.workload.trace is not None:
-        lines.append("the trace gives the lengths; rate and dispersion are as the scenario says")
+    lines += [*problem.told, *problem.workload.remarks]
     if "price_per_gpu_hour" not in scenario.hardware.model_fields_set and problem.hardware.price_per_gpu_hour is None:
         lines.append(f"no price known for {problem.hardware.name}: give hardware.price_per_gpu_hour")
     lines += [f"override.{name} = {value:g}" for name, value in scenario.override.items()]

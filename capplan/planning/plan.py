@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capplan.errors import InputError
 from capplan.planning.deploy import Outcome, aggregated, aggregated_within, disaggregated, reload, view_of
+from capplan.planning.measured_arrivals import plan_at_own_horizon
 from capplan.planning.pools import Binding, ClientView, Pools
 from capplan.planning.problem import Problem, resolve
 from capplan.planning.scenario import Scenario, load_scenario
@@ -207,7 +208,7 @@ def plan(scenario: str | Path | Mapping[str, Any] | Scenario = {}, **overrides: 
         raise error.located(file=str(scenario)) if isinstance(scenario, (str, Path)) else error from None
     if problem.scenario.workload.concurrency is not None:
         return _closed_loop(problem, problem.scenario.workload.concurrency)
-    return _plan(problem)
+    return plan_at_own_horizon(problem, _plan)
 
 
 def _plan(problem: Problem, near: Pools | None = None) -> Plan:

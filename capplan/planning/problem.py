@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_OF_LAYOUTS = ("memory", "prompt line")
-_OF_PROMPTS = ("prompt quantiles", "prompt cost", "longest prompt", "prefill pool")
-"""What is kept under these names depends on no request, or on their prompts alone."""
+PER_LAYOUT = ("memory", "prompt line")
+PER_PROMPT = ("prompt quantiles", "prompt cost", "longest prompt")
+_OF_PROMPTS = (*PER_PROMPT, "prefill pool")
+"""What is kept under these names depends on no request, or on their prompts alone (the pool on the arrivals too)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,8 @@ class Problem:
     """What was computed before, by its name and what it depends on beside the question: layout, instances, rate."""
     used: set[str] = field(default_factory=set, compare=False, repr=False)
     """Overrides that took part in some evaluation."""
+    told: tuple[str, ...] = ()
+    """What was taken from the trace because the scenario does not say it."""
 
     @property
     def sizing_rate(self) -> float:
@@ -99,18 +102,20 @@ class Problem:
 
     def with_workload(self, workload: Workload) -> Problem:
         """The same question for other requests; what does not depend on them is kept."""
-        lasting = _OF_LAYOUTS + (_OF_PROMPTS if workload.input == self.workload.input else ())
+        lasting = PER_LAYOUT + (_OF_PROMPTS if workload.input == self.workload.input else ())
         store = {key: value for key, value in self.store.items() if key[0] in lasting}
         return replace(self, workload=workload, store=store)
 
 
 def resolve(scenario: Scenario) -> Problem:
-    """Load every card a scenario names.
+    """Load every card a scenario names; the rate of the trace where the scenario gives none.
 
     Raises
     ------
     InputError : an unknown card, an unreadable file, a law that is none
     """
+    from capplan.planning.measured_arrivals import measured_rate
+
     slo = scenario.slo
     targets = {key: value for key in LATENCY_KEYS if (value := getattr(slo, key)) is not None}
     model, workload = load_model(scenario.model), _workload(scenario)
@@ -120,21 +125,23 @@ def resolve(scenario: Scenario) -> Problem:
         raise InputError(f"{model.name} has no layers that predict further tokens", key="serving.mtp")
     if scenario.serving.skew != 1 and not model.is_mixture:
         raise InputError(f"{model.name} has no experts", key="serving.skew")
+    rate, told = measured_rate(scenario.workload, workload)
     return Problem(
         scenario=scenario,
         model=model,
         hardware=load_hardware(scenario.hardware.gpu),
         engine=load_engine(scenario.serving.engine),
         workload=workload,
-        rate=scenario.workload.rate or 0.0,
+        rate=rate,
         targets=targets,
+        told=told,
     )
 
 
 def _workload(scenario: Scenario) -> Workload:
     section = scenario.workload
     if section.card or section.trace:
-        workload = load_workload(section.card or section.trace or "")
+        workload = load_workload(section.card or section.trace or "", section.columns)
     else:
         workload = Workload(
             input=length_law(section.input, key="workload.input"),

@@ -23,6 +23,7 @@ from pydantic import (
 from capplan.cards.store import read_json, read_text
 from capplan.cards.validation import one_line
 from capplan.errors import InputError, UnknownNameError
+from capplan.planning.settings import merged
 from capplan.quantities import units
 from capplan.quantities.registry import all_quantities, override_value
 
@@ -61,11 +62,15 @@ class HardwareSection(_Section):
     price_per_gpu_hour: Money | None = Field(default=None, le=1e6)
 
 
+RATE_MISSING = "give exactly one of rate (for example '20/s') and concurrency (requests in flight)"
+
+
 class WorkloadSection(_Section):
     """What arrives: a card, a trace, or two length laws; and how often."""
 
     card: str | None = Field(default=None, min_length=1)
     trace: str | None = Field(default=None, min_length=1)
+    columns: dict[str, str] | None = Field(default=None, max_length=10)
     input: Any = None
     output: Any = None
     rate: Rate | None = None
@@ -82,9 +87,17 @@ class WorkloadSection(_Section):
             raise ValueError("give exactly one of card, trace, or input together with output")
         if laws and (self.input is None or self.output is None):
             raise ValueError("input and output belong together: give both length laws")
-        if (self.rate is None) == (self.concurrency is None):
-            raise ValueError("give exactly one of rate (for example '20/s') and concurrency (requests in flight)")
+        if self.columns is not None and self.trace is None:
+            raise ValueError("columns belong to a trace")
+        both, neither = None not in (self.rate, self.concurrency), self.rate is None and self.concurrency is None
+        if both or (neither and not self.may_know_rate):
+            raise ValueError(RATE_MISSING)
         return self
+
+    @property
+    def may_know_rate(self) -> bool:
+        """Whether the lengths come from a trace, or the file of a card that may be made of one."""
+        return self.trace is not None or (self.card or "").lower().endswith(".json")
 
 
 LATENCY_KEYS = tuple(
@@ -258,7 +271,7 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, **overrides
     InputError : unreadable file, unknown key, wrong unit or type; one line that names file and key
     """
     file = str(source) if isinstance(source, (str, Path)) else None
-    data = _merge(_read(source), {full_key(key): value for key, value in overrides.items()})
+    data = merged(_read(source), {full_key(key): value for key, value in overrides.items()})
     for key, remedy in _NEEDED.items():
         if _lacks(data, key):
             raise InputError(f"is missing; {remedy}", key=key, file=file)
@@ -368,33 +381,3 @@ def _read_inline(text: str) -> Any:
         return _toml(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         raise InputError(f"{text[:80]!r} is neither a TOML table nor an array", key="--set") from None
-
-
-def _merge(data: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    merged = {name: dict(value) if isinstance(value, dict) else value for name, value in data.items()}
-    for key, value in settings.items():
-        place, parts = merged, key.split(".")
-        for part in parts[:-1]:
-            inner = place.get(part)
-            place[part] = dict(inner) if isinstance(inner, dict) else {}
-            place = place[part]
-        if value is None:
-            place.pop(parts[-1], None)
-        else:
-            place[parts[-1]] = value
-        _drop_rivals(place, parts[-1])
-    return merged
-
-
-_RIVALS = {
-    "rate": ("concurrency",),
-    "concurrency": ("rate",),
-    "card": ("trace", "input", "output"),
-    "trace": ("card", "input", "output"),
-}
-
-
-def _drop_rivals(section: dict[str, Any], key: str) -> None:
-    """A key given on top of a file replaces what excludes it: ``--concurrency 64`` drops the file's rate."""
-    for rival in _RIVALS.get(key, ()):
-        section.pop(rival, None)

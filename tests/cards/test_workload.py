@@ -154,7 +154,7 @@ SYNTHETIC = "arrival_s,client,input_tokens,output_tokens,reason_tokens\n0.0,50,3
 LINES = """\
 {"timestamp": 0, "input_length": 40160, "output_length": 6, "hash_ids": [0, 1]}
 
-{"input_length": 36640, "output_length": 4}
+{"timestamp": 3000, "input_length": 36640, "output_length": 4}
 """
 MARGINALS = (
     "field,value,expected_requests\ninput_tokens,4,1\ninput_tokens,8,3\noutput_tokens,10,2\nreason_ratio,0.5,1\n"

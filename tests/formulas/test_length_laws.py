@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import sympy
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import integrate
+from scipy import integrate, stats
 
 from capplan.errors import InputError
 from capplan.formulas import lengths
@@ -188,3 +188,56 @@ def test_bad_input_names_the_field(make: object, key: str | None) -> None:
         make()  # type: ignore[operator]
     assert caught.value.key == key
     assert "\n" not in str(caught.value)
+
+
+SCIPY = [
+    (LogNormal(1000, 1.3), stats.lognorm(math.sqrt(math.log(1 + 1.3**2)), scale=1000 / math.sqrt(1 + 1.3**2))),
+    (Gamma(2000, 0.6), stats.gamma(0.6**-2, scale=2000 * 0.6**2)),
+    (Exponential(3000), stats.expon(scale=3000)),
+    (Pareto(200, 6.5), stats.pareto(6.5, scale=200)),
+    (Uniform(100, 900), stats.uniform(100, 800)),
+]
+
+
+@pytest.mark.parametrize(("law", "oracle"), SCIPY, ids=lambda one: repr(one)[:40])
+def test_moments_quantiles_and_tails_against_scipy(law: LengthLaw, oracle: object) -> None:
+    for k in (1, 2, 3, 4):
+        assert law.moment(k) == pytest.approx(oracle.moment(k), rel=1e-3)  # type: ignore[attr-defined]
+    for p in (0.05, 0.5, 0.9, 0.99, 0.999):
+        assert law.quantile(p) == pytest.approx(oracle.ppf(p), rel=1e-6)  # type: ignore[attr-defined]
+        assert law.cdf(law.quantile(p)) == pytest.approx(p, rel=1e-6)
+
+
+@pytest.mark.parametrize("law", ALL, ids=IDS)
+def test_residual_and_length_biased_forms(law: LengthLaw) -> None:
+    assert law.mean_residual(0.0) == pytest.approx(law.mean, rel=1e-9)
+    assert law.length_biased_mean == pytest.approx(law.moment(2) / law.mean, rel=1e-12)
+    assert law.length_biased_cdf(0.0) == 0.0
+    assert law.length_biased_cdf(1e9) == pytest.approx(1.0, rel=1e-6)
+    for p in (0.3, 0.9, 0.99):
+        age = law.quantile(p)
+        # Conservation: tokens up to the age, and those still to come, are all tokens.
+        left = 1 - law.cdf(age)
+        assert law.truncated_moment(1, age) + left * law.mean_residual(age) == pytest.approx(law.mean, rel=1e-9)
+        assert law.length_biased_cdf(age) <= law.cdf(age) + 1e-9
+
+
+@pytest.mark.parametrize("law", ALL, ids=IDS)
+def test_quantiles_increase_and_a_budget_beyond_all_changes_nothing(law: LengthLaw) -> None:
+    values = law.quantile(np.linspace(0, 0.9999, 200))
+    assert (np.diff(values) >= 0).all()
+    assert values.tolist() == [law.quantile(float(p)) for p in np.linspace(0, 0.9999, 200)]
+    wide, narrow = law.truncated(1e9), law.truncated(1)
+    assert [wide.moment(k) for k in (1, 2)] == pytest.approx([law.moment(k) for k in (1, 2)], rel=1e-6)
+    assert narrow.mean == pytest.approx(1.0)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.floats(0.01, 10), st.floats(20, 1e5), st.floats(0.1, 2)), min_size=1, max_size=6))
+def test_the_moments_of_a_mixture_are_those_of_its_parts(parts: list[tuple[float, float, float]]) -> None:
+    laws = [(weight, LogNormal(mean, cv, max=2e5)) for weight, mean, cv in parts]
+    mixture, total = Mixture(laws), math.fsum(weight for weight, _ in laws)
+    for k in (1, 2, 3, 4):
+        expected = math.fsum(weight / total * law.moment(k) for weight, law in laws)
+        assert mixture.moment(k) == pytest.approx(expected, rel=1e-9)
+    assert mixture.length_biased_mean >= mixture.mean * (1 - 1e-9)

@@ -1,0 +1,85 @@
+"""Rate and dispersion of a trace in the place of those the scenario does not give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from capplan.errors import InputError
+from capplan.planning.problem import PER_LAYOUT, PER_PROMPT, Problem
+from capplan.planning.scenario import RATE_MISSING, WorkloadSection
+
+if TYPE_CHECKING:
+    from capplan.cards.arrivals import Arrivals
+    from capplan.cards.workload import Workload
+    from capplan.planning.plan import Plan
+
+FIRST_HORIZON = 60.0
+CLOSE_ENOUGH = 0.03
+TURNS = 4
+
+
+def measured_rate(section: WorkloadSection, workload: Workload) -> tuple[float, tuple[str, ...]]:
+    """The offered rate [1/s], and where it comes from if not from the scenario.
+
+    Raises
+    ------
+    InputError : neither the scenario nor the trace knows it
+    """
+    if section.rate is not None or section.concurrency is not None:
+        return section.rate or 0.0, ()
+    arrivals = workload.arrivals
+    if arrivals is None:
+        raise InputError(f"{RATE_MISSING}; {workload.name} has no arrival times", key="workload")
+    if arrivals.busiest_rate is None:
+        return arrivals.rate, (f"workload.rate = {arrivals.rate:.4g}/s, the mean of {workload.name}",)
+    told = f"workload.rate = {arrivals.busiest_rate:.4g}/s, the busiest hour of {workload.name}"
+    return arrivals.busiest_rate, (f"{told} (mean {arrivals.rate:.4g}/s)",)
+
+
+def plan_at_own_horizon(problem: Problem, make_plan: Callable[[Problem], Plan]) -> Plan:
+    """The plan whose dispersion is that of the trace over the windows the plan itself asks for.
+
+    The relaxation time of the batch depends on the pools, and they on the dispersion: a few turns. Where they go round
+    between two sizes of the pools, the plan whose dispersion errs high is taken.
+    """
+    arrivals = problem.workload.arrivals
+    if arrivals is None or not arrivals.windows or "dispersion" in problem.scenario.workload.model_fields_set:
+        return make_plan(problem)
+    horizon, high = FIRST_HORIZON, None
+    for _ in range(TURNS):
+        asked = _with_dispersion(problem, arrivals, horizon)
+        answer = make_plan(asked)
+        if answer.outcome.pools is None:
+            return answer
+        horizon = answer.outcome.pools.decode.stationary.dispersion_horizon_seconds
+        excess = asked.scenario.workload.dispersion / _index(arrivals, horizon) - 1
+        if abs(excess) < CLOSE_ENOUGH:
+            return answer
+        if excess > 0:
+            high = answer
+        elif high is not None:
+            return high
+    return high or answer
+
+
+def _index(arrivals: Arrivals, horizon: float) -> float:
+    """Dispersion over that horizon; less than that of Poisson arrivals is taken for chance."""
+    return max(1.0, arrivals.dispersion_at(horizon))
+
+
+def _with_dispersion(problem: Problem, arrivals: Arrivals, horizon: float) -> Problem:
+    index = _index(arrivals, horizon)
+    scenario = problem.scenario
+    section = scenario.workload.model_copy(update={"dispersion": index})
+    line = f"workload.dispersion = {index:.3g}, counted in {problem.workload.name} over windows of {horizon:,.0f} s"
+    if horizon > arrivals.longest_window:
+        line = line.replace(f"{horizon:,.0f} s", f"{arrivals.longest_window:,.0f} s, the longest it has enough of")
+    drift = ("the rate of the trace drifts: it counts as bursts here (errs high)",) if arrivals.drifts else ()
+    return replace(
+        problem,
+        scenario=scenario.model_copy(update={"workload": section}),
+        told=(*problem.told, line, *drift),
+        store={key: value for key, value in problem.store.items() if key[0] in PER_LAYOUT + PER_PROMPT},
+    )
