@@ -59,7 +59,8 @@ def _simplifications(problem: Problem, pools: Pools | None) -> list[str]:
             "routing steadies the batch; TTFT, TPOT and ITL of mixed steps are those of a random split (errs high)"
         )
     if problem.scenario.workload.dispersion > 1:
-        lines.append("bursts act on the prefill queue as on the decode batch (errs high for TTFT)")
+        if problem.arrivals is None:
+            lines.append("bursts act on the prefill queue as on the decode batch (errs high for TTFT)")
         if pools is not None:
             horizon = pools.decode.stationary.dispersion_horizon_seconds
             lines.append(

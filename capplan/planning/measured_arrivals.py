@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 FIRST_HORIZON = 60.0
 CLOSE_ENOUGH = 0.03
 TURNS = 4
+HOUR = 3600.0
+"""Dispersion is counted about the mean of each hour of a trace that covers several."""
 
 
 def measured_rate(section: WorkloadSection, workload: Workload) -> tuple[float, tuple[str, ...]]:
@@ -72,7 +74,8 @@ def _index(arrivals: Arrivals, horizon: float) -> float:
 def _with_dispersion(problem: Problem, arrivals: Arrivals, horizon: float) -> Problem:
     index = _index(arrivals, horizon)
     scenario = problem.scenario
-    section = scenario.workload.model_copy(update={"dispersion": index})
+    record = scenario.workload.dispersion_window or min(arrivals.span_seconds, HOUR)
+    section = scenario.workload.model_copy(update={"dispersion": index, "dispersion_window": record})
     line = f"workload.dispersion = {index:.3g}, counted in {problem.workload.name} over windows of {horizon:,.0f} s"
     if horizon > arrivals.longest_window:
         line = line.replace(f"{horizon:,.0f} s", f"{arrivals.longest_window:,.0f} s, the longest it has enough of")
@@ -80,6 +83,7 @@ def _with_dispersion(problem: Problem, arrivals: Arrivals, horizon: float) -> Pr
     return replace(
         problem,
         scenario=scenario.model_copy(update={"workload": section}),
+        arrivals=arrivals,
         told=(*problem.told, line, *drift),
         store={key: value for key, value in problem.store.items() if key[0] in PER_LAYOUT + PER_PROMPT},
     )

@@ -11,13 +11,14 @@ from capplan.formulas.length_law import LengthLaw
 from capplan.formulas.length_laws import Mixture
 from capplan.formulas.pools import kv_transfer_seconds
 from capplan.formulas.queueing_numeric import mgk_queue
+from capplan.formulas.robust_queue import queue_dispersion
 from capplan.planning.decode_pool import pool_memory
 from capplan.planning.latency import Array, Law, probability_grid
 from capplan.planning.pool import Pool
 from capplan.planning.problem import Problem
 from capplan.serving.layout import Layout
 from capplan.serving.prefill import prefill
-from capplan.serving.prefill_queue import queue_warnings, share_of_queue
+from capplan.serving.prefill_queue import QueueShare, queue_warnings, share_of_queue
 
 LEAST_PROMPT_TOKENS = 1.0
 NIC_EFFICIENCY = 0.85
@@ -125,6 +126,21 @@ def _transfer_seconds(problem: Problem, layout: Layout, prompts: Array) -> Array
     return np.asarray(np.broadcast_to(seconds, prompts.shape), float)
 
 
+def _share_of_queue(problem: Problem, cost: PromptCost, ranks: int, rate: float) -> QueueShare:
+    """One queue of the pool; bursts count at its own time scale where a trace tells the dispersion at all of them."""
+    asked = problem.scenario
+    shared = share_of_queue(rate, ranks, asked.workload.dispersion, asked.serving.routing)
+    arrivals = problem.arrivals
+    if arrivals is None:
+        return shared
+    counted = (arrivals.dispersion_at(window) for window in arrivals.windows)
+    curve = [share_of_queue(rate, ranks, index, asked.serving.routing).dispersion for index in counted]
+    mean = cost.mean_share_seconds
+    scv = float(cost.weights @ cost.share_seconds**2) / mean**2 - 1
+    index = queue_dispersion(arrivals.windows, curve, mean / shared.ranks, scv, rate * mean / ranks)
+    return shared._replace(dispersion=index)
+
+
 def evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> PrefillPool | None:
     """The state of a prefill pool at a total request rate [1/s]; None where it cannot keep up.
 
@@ -139,8 +155,7 @@ def _evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> 
     load = rate * cost.mean_share_seconds / ranks
     if load >= 0.995:
         return None
-    asked = problem.scenario
-    shared = share_of_queue(rate, ranks, asked.workload.dispersion, asked.serving.routing)
+    shared = _share_of_queue(problem, cost, ranks, rate)
     queue = mgk_queue(shared.request_rate, cost.share_seconds, cost.weights, shared.ranks, shared.dispersion)
     seconds, shares = queue.wait_atoms()
     wait = Law(seconds, shares / shares.sum()).reduced()

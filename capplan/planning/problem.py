@@ -16,6 +16,7 @@ from capplan.planning.scenario import LATENCY_KEYS, Scenario
 from capplan.quantities.chain import Chain
 
 if TYPE_CHECKING:
+    from capplan.cards.arrivals import Arrivals
     from capplan.cards.engine import Engine
     from capplan.cards.hardware import Hardware
     from capplan.cards.model import Model
@@ -50,6 +51,8 @@ class Problem:
     """Overrides that took part in some evaluation."""
     told: tuple[str, ...] = ()
     """What was taken from the trace because the scenario does not say it."""
+    arrivals: Arrivals | None = None
+    """The trace whose dispersion counts, at the time scale of every queue; None where the scenario says one number."""
 
     @property
     def sizing_rate(self) -> float:
