@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from capplan.cards.workload import Workload
 from capplan.formulas.chunked_prefill_latency import AtomLaw, TpotLaw, gap_law, tpot_law, ttft_law
 from capplan.formulas.chunked_prefill_numeric import ChunkedRank
+from capplan.formulas.robust_queue import queue_dispersion
 from capplan.formulas.stationary import thinned_dispersion
 from capplan.planning.decode_pool import DecodePool, batch_cap, kv_use, pool_memory, stationary_batch
 from capplan.planning.latency import Array, Law
@@ -155,7 +156,22 @@ def _chunked_rank(problem: Problem, layout: Layout, instances: int, rank_rate: f
         if rank.load >= 1:
             return None
         batch = rank.running
-    return rank
+    return None if rank is None else _at_own_scale(problem, rank, instances * layout.dp)
+
+
+def _at_own_scale(problem: Problem, rank: ChunkedRank, ranks: int) -> ChunkedRank:
+    """Bursts before the prompts of a rank count at the time scale of their queue where a trace tells the dispersion."""
+    arrivals, free = problem.arrivals, rank.token_budget - rank.running
+    if arrivals is None or free <= 0:
+        return rank
+    decode = rank.empty_step + rank.decode_cost * rank.running
+    service = rank.prompts * (decode / free + rank.prefill) + rank.prefill_square * rank.prompts**2 / 2
+    mean = float(rank.weights @ service)
+    scv, load = float(rank.weights @ service**2) / mean**2 - 1, rank.request_rate * mean
+    if load >= 1:
+        return rank
+    curve = [max(1.0, thinned_dispersion(arrivals.dispersion_at(window), ranks)) for window in arrivals.windows]
+    return replace(rank, arrival_variation=queue_dispersion(arrivals.windows, curve, mean, scv, load))
 
 
 def request_nodes(workload: Workload) -> tuple[Array, Array, Array]:
