@@ -10,10 +10,11 @@ import re
 import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from capplan.cards.store import no_duplicates
 from capplan.cards.workload import Workload
@@ -23,6 +24,9 @@ from capplan.formulas.empirical import Empirical
 INPUT_COLUMNS = ("input_tokens", "input_length", "prompt_tokens", "ContextTokens", "num_prompt_tokens", "isl")
 OUTPUT_COLUMNS = ("output_tokens", "output_length", "completion_tokens", "GeneratedTokens", "num_decode_tokens", "osl")
 REASONING_COLUMNS = ("reason_tokens", "reasoning_tokens")
+SECOND_COLUMNS = ("arrival_s", "arrival_seconds", "arrived_at")
+MILLISECOND_COLUMNS = ("timestamp", "timestamp_ms", "arrival_ms")
+"""Arrival times: in seconds; in milliseconds, or as date and time."""
 MAX_ROWS = 5_000_000
 MAX_LINE = 4_000_000
 MAX_BYTES = 4_000_000_000
@@ -31,6 +35,8 @@ _BLOCK = 1 << 20
 _REMEMBERED = 200_000
 _WHOLE = re.compile(r"[0-9]{1,12}(?:\.0{0,12})?", re.ASCII)
 _DECIMAL = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
+_LONG_FRACTION = re.compile(r"(\.[0-9]{6})[0-9]+", re.ASCII)
+_T = TypeVar("_T")
 MANY_PAIRS = 100_000
 """Above so many distinct (prompt, output) pairs a trace is reduced to weighted cells."""
 
@@ -45,13 +51,29 @@ def load_trace(path: Path) -> Workload:
     ------
     InputError : no such columns or two for the same, a line that is no request, an empty or oversized file
     """
+    return _read(path, lambda table: _workload(path, table))
+
+
+def load_arrivals(path: Path) -> Any:
+    """The arrival times of a trace as a NumPy array, as they stand in it [s].
+
+    Columns are known by the names in ``SECOND_COLUMNS`` and ``MILLISECOND_COLUMNS``; dates and times are read as such.
+
+    Raises
+    ------
+    InputError : no such column or two, a cell that is no time, fewer than two different times
+    """
+    return _read(path, _arrivals)
+
+
+def _read(path: Path, use: Callable[[_Table | None], _T]) -> _T:
     name = path.name.lower()
     open_file: Any = gzip.open if name.endswith(".gz") else open
     try:
         with open_file(path, "rb") as stream:
             lines = _lines(stream)
             is_csv = name.removesuffix(".gz").endswith(".csv")
-            return _workload(path, _csv_table(lines) if is_csv else _json_table(lines))
+            return use(_csv_table(lines) if is_csv else _json_table(lines))
     except InputError as error:
         raise error.located(file=str(path)) from None
     except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
@@ -72,6 +94,35 @@ def _workload(path: Path, table: _Table | None) -> Workload:
     if {"field", "value", "expected_requests"} <= set(table.names):
         return _from_histograms(path, table)
     return _from_requests(path, table)
+
+
+def _arrivals(table: _Table | None) -> Any:
+    import numpy as np
+
+    if table is None:
+        raise InputError("holds no request")
+    column = _column(table.names, SECOND_COLUMNS + MILLISECOND_COLUMNS, "arrival")
+    if column is None:
+        known = ", ".join(SECOND_COLUMNS + MILLISECOND_COLUMNS)
+        raise InputError(f"no column of arrival times; known: {known}")
+    pick, unit = table.picker((column, column)), 1.0 if column.strip().lower() in SECOND_COLUMNS else 1e-3
+    times = np.array([_time(pick(record)[0], column, number, unit) for number, record in table.rows])
+    if len(times) < 2 or times.min() == times.max():
+        raise InputError("needs at least two different arrival times", key=column)
+    return times
+
+
+def _time(cell: Any, column: str, number: int, unit: float) -> float:
+    """A number in ``unit`` seconds, or a date and time; of its fraction a second six digits count."""
+    text = cell.strip(" \t\r") if isinstance(cell, str) else ""
+    if match := _DECIMAL.fullmatch(text):
+        cell = float(match[0])
+    if isinstance(cell, (int, float)) and not isinstance(cell, bool) and 0 <= cell <= 1e15:
+        return float(cell) * unit
+    try:
+        return datetime.fromisoformat(_LONG_FRACTION.sub(r"\1", text[:40])).replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        raise InputError(f"{str(cell)[:40]!r} is no time", key=f"line {number}, {column}") from None
 
 
 def _lines(stream: Any) -> Iterator[str]:
