@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from itertools import count
 from operator import attrgetter
 
+from capplan.simulation.free_list import FreeList
 from capplan.simulation.request import Request
 from capplan.simulation.rules import RankRules, StepTime
 
@@ -53,7 +54,7 @@ class Rank:
         self.reused = 0
         """Of these, tokens found again in the free list."""
         self.preemptions = 0
-        self.taken = 0
+        self._free_list = FreeList(rules.blocks) if rules.prefix_caching else None
         self._read: list[Request] = []
         self._room = 0
         self._number = count()
@@ -96,8 +97,7 @@ class Rank:
             cycles, rest = divmod(passed, self.rules.block_size)
             start = self.seen % self.rules.block_size
             used = cycles * self.decoding + sum(self.crossing[start : start + rest])
-            self.free -= used
-            self.taken += used
+            self._take(used)
             self.context += self.decoding * passed
         self.seen = step
 
@@ -153,8 +153,7 @@ class Rank:
         request.done += chunk
         request.left -= chunk
         self._room -= chunk
-        self.free -= blocks
-        self.taken += blocks
+        self._take(blocks)
         if not request.left:
             self._read.append(request)
         return seconds
@@ -174,10 +173,19 @@ class Rank:
         if request.stalled < 0 and request.made:
             request.stalled = time
 
+    def _take(self, blocks: int) -> None:
+        self.free -= blocks
+        if self._free_list is not None:
+            self._free_list.take(blocks)
+
+    def _give(self, blocks: int, request: Request | None = None) -> None:
+        self.free += blocks
+        if self._free_list is not None:
+            self._free_list.put(blocks, request)
+
     def _release(self, request: Request, held: int) -> None:
         """Give the blocks of a victim back; with prefix caching they go to the end of the free list, tail first."""
-        request.kept, request.mark = held // self.rules.block_size, self.taken + self.free
-        self.free += self.rules.blocks_of(held)
+        self._give(self.rules.blocks_of(held), request)
         request.loaded = self.rules.policy == "swap"
         request.preemptions += 1
         self.preemptions += 1
@@ -224,8 +232,7 @@ class Rank:
         tokens = request.prompt + request.made
         if request.loaded:
             blocks = self.rules.blocks_of(tokens - 1)
-            self.free -= blocks
-            self.taken += blocks
+            self._take(blocks)
             self._room -= 1
             self.joined.append(request)
             self._decode(request, step, tokens - 1)
@@ -240,13 +247,14 @@ class Rank:
 
     def _cached(self, request: Request) -> int:
         """Tokens of a preempted request whose blocks nobody has taken since; one token at least is computed."""
-        if not self.rules.prefix_caching or not request.preemptions:
+        if self._free_list is None:
             return 0
-        blocks = min(request.kept, max(0, request.kept - max(0, self.taken - request.mark)))
-        size = self.rules.block_size
-        tokens = min(blocks, (request.prompt + request.made - 1) // size) * size
-        self.reused += tokens
-        return tokens
+        found, size = self._free_list.found(request), self.rules.block_size
+        blocks = min(found, (request.prompt + request.made - 1) // size)
+        if found > blocks:
+            self._free_list.put(found - blocks)
+        self.reused += blocks * size
+        return blocks * size
 
     def _decode(self, request: Request, step: int, cached: int) -> None:
         """Decode from ``step`` on, with so many tokens in the cache."""
@@ -300,7 +308,7 @@ class Rank:
 
     def _complete(self, request: Request, held: int, time: float, done: list[Request]) -> None:
         del self.running[request]
-        self.free += self.rules.blocks_of(held)
+        self._give(self.rules.blocks_of(held))
         self.blocked = False
         request.finish = time
         done.append(request)

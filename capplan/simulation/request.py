@@ -19,12 +19,10 @@ class Request:
         "finish",
         "finish_step",
         "first",
-        "kept",
         "largest_gap",
         "left",
         "loaded",
         "made",
-        "mark",
         "measured",
         "offset",
         "output",
@@ -52,8 +50,6 @@ class Request:
         self.entry = 0
         """Counts admissions to its rank: the order among the running."""
         self.preemptions = 0
-        self.kept = self.mark = 0
-        """Blocks a preempted request left in the free list, and how many were taken before the first of them goes."""
         self.admitted = self.first = self.finish = -1.0
         self.stalled = -1.0
         """When the last token before a preemption came; below zero where it is not preempted."""
