@@ -28,6 +28,9 @@ class Instance:
         self.time = 0.0
         self.end = math.inf
         self.pieces: list[Piece] = []
+        self.run_steps = 0
+        self.present = 0
+        """Requests running and waiting."""
         self.version = 0
         """Counts the runs planned, so that a run that was cut short is known as such."""
         self._seen = [0.0] * ranks
@@ -45,14 +48,19 @@ class Instance:
     def start(self, time: float) -> None:
         """Begin the next run of steps at ``time``, or become idle."""
         self.time = time
-        extra, due = [0.0] * len(self.ranks), self.step
+        extra: dict[int, float] = {}
+        joined: list[Rank] = []
         for index, rank in enumerate(self.ranks):
-            if rank.due <= due:
-                extra[index] = self._begin(index, rank)
+            if rank.due <= self.step:
+                if seconds := self._begin(index, rank):
+                    extra[index] = seconds
+                if rank.joined:
+                    joined.append(rank)
         self.version += 1
-        self.pieces, self.end = [], math.inf
-        if any(rank.running or rank.waiting for rank in self.ranks):
+        self.pieces, self.end, self.run_steps = [], math.inf, 0
+        if self.present:
             self._plan(extra)
+            self._first_tokens(joined)
 
     def _begin(self, index: int, rank: Rank) -> float:
         before, again = rank.preemptions, rank.lost - rank.reused
@@ -71,28 +79,32 @@ class Instance:
             self.times.until(batch)
         return self.times.per_token[batch]
 
-    def _plan(self, extra: list[float]) -> None:
-        steps = max(1, min(rank.due for rank in self.ranks) - self.step)
+    def _plan(self, extra: dict[int, float]) -> None:
+        """Steps until some rank must be looked at, and how long they last."""
+        steps = max(1, min([rank.due for rank in self.ranks]) - self.step)
         if len(self.ranks) == 1:
             at, slope = self._lines[0]
-            self.pieces = [(steps, at + slope * self.step + extra[0], slope)]
-        elif any(extra) or steps == 1:
-            step = self.step
-            slowest = max(
-                at + slope * step + more for (at, slope), more in zip(self._lines, extra, strict=True)
-            )
-            self.pieces = [(steps, slowest, 0.0)]
+            self.pieces = [(steps, at + slope * self.step + extra.get(0, 0.0), slope)]
+        elif extra or steps == 1:
+            seconds = [at + slope * self.step for at, slope in self._lines]
+            for index, more in extra.items():
+                seconds[index] += more
+            self.pieces = [(steps, max(seconds), 0.0)]
         else:
             self.pieces = slowest_pieces(self._lines, self.step, steps)
-        self.end = self.time + sum(seconds_of(*piece) for piece in self.pieces)
-        for rank in self.ranks:
+        self.run_steps = steps
+        self.end = self.time + sum([seconds_of(*piece) for piece in self.pieces])
+
+    def _first_tokens(self, joined: list[Rank]) -> None:
+        """Requests that decode from this step on get a token at its end."""
+        for rank in joined:
             for request in rank.joined:
                 rank.token(request, self.time + self.pieces[0][1])
             rank.joined.clear()
 
     def finish_run(self) -> list[tuple[int, Request]]:
         """Take the run as done; returns the ranks' numbers and the requests that are complete."""
-        steps, records = sum(piece[0] for piece in self.pieces), self.records
+        steps, records = self.run_steps, self.records
         records.step_end.append(self.end)
         records.step_duration.append(self.end - self.time)
         records.step_count.append(steps)
@@ -104,6 +116,7 @@ class Instance:
             if rank.due <= self.step:
                 self._note(index, rank)
                 done += [(index, request) for request in rank.end(self.step, self.time)]
+        self.present -= len(done)
         return done
 
     def _note(self, index: int, rank: Rank) -> None:
@@ -128,12 +141,19 @@ class Instance:
         rank = self.ranks[index]
         held_back = rank.held_back
         rank.waiting.append(request)
+        self.present += 1
         if self.idle:
             rank.due = self.step
             return True
         if held_back:
             return False
         return self._cut(rank, time)
+
+    def follow(self, index: int, request: Request) -> None:
+        """Put a request into the queue of a rank between two runs."""
+        self.ranks[index].waiting.append(request)
+        self.ranks[index].due = self.step
+        self.present += 1
 
     def _cut(self, rank: Rank, time: float) -> bool:
         """End the run at the first boundary at or after ``time``."""
@@ -148,10 +168,10 @@ class Instance:
             kept.append((inside, first, slope))
             steps, end = steps + inside, end + seconds_of(inside, first, slope)
             break
-        earlier = steps < sum(piece[0] for piece in self.pieces)
+        earlier = steps < self.run_steps
         rank.due = min(rank.due, self.step + steps)
         if earlier:
-            self.pieces, self.end = kept, end
+            self.pieces, self.end, self.run_steps = kept, end, steps
             self.version += 1
         return earlier
 
@@ -160,8 +180,7 @@ class Instance:
         rank = self.ranks[index]
         passed = self.step - rank.seen
         if self.pieces and self.end > self.time:
-            run = sum(piece[0] for piece in self.pieces)
-            passed += int(run * min(1.0, max(0.0, (time - self.time) / (self.end - self.time))))
+            passed += int(self.run_steps * min(1.0, max(0.0, (time - self.time) / (self.end - self.time))))
         return rank.context + rank.decoding * passed + sum([r.prompt + r.made for r in rank.waiting])
 
 
@@ -202,8 +221,8 @@ def slowest_pieces(lines: list[tuple[float, float]], step: int, steps: int) -> l
     pieces: list[Piece] = []
     last = step + steps - 1
     while step <= last:
-        here, slope = max((at + slope * step, slope) for at, slope in lines)
-        there = max(at + slope * last for at, slope in lines)
+        here, slope = max([(at + slope * step, slope) for at, slope in lines])
+        there = max([at + slope * last for at, slope in lines])
         number = last - step + 1
         if here + slope * (last - step) < there * (1 - 1e-12):
             ahead = [

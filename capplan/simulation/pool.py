@@ -162,8 +162,7 @@ class DecodePool:
         place, instance = rank // self._ranks, self._instance(rank)
         idle = instance.idle
         if place == index:
-            instance.ranks[rank % self._ranks].waiting.append(request)
-            instance.ranks[rank % self._ranks].due = instance.step
+            instance.follow(rank % self._ranks, request)
         elif instance.receive(rank % self._ranks, request, time):
             if idle:
                 self._restart(place, time)

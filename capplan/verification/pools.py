@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
@@ -118,15 +119,19 @@ def _aggregated_line(problem: Problem, pools: Pools) -> tuple[float, float, floa
 
 def prefill_pool(cost: PromptCost, ranks: int) -> PrefillPool:
     """The pool that prefills; times between the plan's prompts are interpolated."""
-    tokens = np.concatenate([[0.0], cost.prompts])
-    busy = np.concatenate([[0.0], cost.share_seconds])
-    own = np.concatenate([[0.0], cost.alone_seconds + cost.transfer_seconds])
+    prompts, place = np.unique(cost.prompts, return_index=True)
+    tokens = [0.0, *prompts.tolist()]
+    busy = [0.0, *cost.share_seconds[place].tolist()]
+    own = [0.0, *(cost.alone_seconds + cost.transfer_seconds)[place].tolist()]
+    times = PromptTimes(lambda prompt: _between(tokens, busy, prompt), lambda prompt: _between(tokens, own, prompt))
+    return PrefillPool(ranks, times)
 
-    def at(values: Any) -> Any:
-        slope = (values[-1] - values[-2]) / max(tokens[-1] - tokens[-2], 1e-9)
-        return lambda prompt: float(np.interp(prompt, tokens, values) + max(0.0, prompt - tokens[-1]) * slope)
 
-    return PrefillPool(ranks, PromptTimes(at(busy), at(own)))
+def _between(tokens: list[float], seconds: list[float], prompt: int) -> float:
+    """Interpolated, and extended beyond the longest of ``tokens``."""
+    place = min(bisect_right(tokens, prompt), len(tokens) - 1)
+    low, high = tokens[place - 1], tokens[place]
+    return seconds[place - 1] + (seconds[place] - seconds[place - 1]) * (prompt - low) / (high - low)
 
 
 class _Requests:
