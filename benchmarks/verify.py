@@ -2,10 +2,10 @@
 
 python benchmarks/verify.py [--scenarios 300] [--requests 80000]. Lengths of cv 0.3 to 2, bimodal and of production
 cards; arrivals Poisson (half of the scenarios) or hyperexponential with ca2 up to 30; 1 to 16 instances, four ways of
-routing; KV pools of 0.5 to 4 times the mean demand at loads of at most 0.9 of the full rank. A scenario is flagged where
-a closed form warns, or where the predicted KV overflow is above 1 %, so that the pool is not ample. A run is as long as
-200 relaxation times of one instance hold requests, 10,000 at least and ``--requests`` at most; one of fewer than 50 is
-too short to judge a P99 and counted apart.
+routing; KV pools of 0.5 to 4 times the mean demand at loads of at most 0.9 of the full rank. A scenario is flagged
+where a closed form warns, or where the predicted KV overflow is above 1 %, so that the pool is not ample. A run is as
+long as 200 relaxation times of one instance hold requests, 10,000 at least and ``--requests`` at most; one of fewer than
+50 is too short to judge a P99 and counted apart.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-for place in (ROOT, ROOT / "benchmarks"):
-    if str(place) not in sys.path:
-        sys.path.insert(0, str(place))
-
-from tails import hyperexponential_dispersion  # noqa: E402
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
 
 import capplan  # noqa: E402
+from benchmarks.tails import hyperexponential_dispersion  # noqa: E402
 from capplan.cards.workload_card import load_workload  # noqa: E402
 from capplan.formulas.queueing_numeric import mgk_queue  # noqa: E402
 from capplan.planning.latency import probability_grid  # noqa: E402
@@ -74,11 +72,11 @@ class Case:
         return self.rate * self.instances
 
 
-def drawn_case(seed: int) -> Case:
-    """Random scenarios until one has a stationary state with a full KV pool too."""
+def drawn_case(seed: int, *, small: bool = False) -> Case:
+    """Random scenarios until one has a stationary state with a full KV pool too; ``small`` ones run quickly."""
     random = np.random.default_rng(seed)
     while True:
-        case = _candidate(random)
+        case = _candidate(random, *((20, 2) if small else (100, 16)))
         pressure = predicted_pressure(case)
         if pressure.load_saturated is not None and pressure.load_saturated <= MOST_LOAD:
             return case
@@ -100,16 +98,16 @@ def _workload(random: np.random.Generator) -> tuple[str, Any]:
     return f"cv {cv:.1f}", capplan.Workload(input=prompt, output=capplan.LogNormal(mean, cv, max=32_768))
 
 
-def _candidate(random: np.random.Generator) -> Case:
+def _candidate(random: np.random.Generator, largest_ratio: float, most_instances: int) -> Case:
     name, workload = _workload(random)
-    a, ratio = float(random.uniform(0.006, 0.02)), float(np.exp(random.uniform(math.log(15), math.log(100))))
+    a, ratio = float(random.uniform(0.006, 0.02)), float(np.exp(random.uniform(math.log(15), math.log(largest_ratio))))
     share, load = float(random.uniform(0.0, 0.85)), float(random.uniform(0.3, 0.9))
     b = a / ratio
     e, c = b * (1 - share), b * share / workload.mean_context
     rate = load / (workload.mean_decode_steps * b)
     batch = ratio * load / (1 - load)
     pool = float(np.exp(random.uniform(math.log(0.5), math.log(4.0)))) * batch * workload.mean_context
-    bursty, instances = random.random() < 0.5, int(random.integers(1, 17))
+    bursty, instances = random.random() < 0.5, int(random.integers(1, most_instances + 1))
     return Case(
         name, workload, (a, e, c), rate, float(np.exp(random.uniform(0.0, math.log(30.0)))) if bursty else 1.0,
         instances, str(random.choice(ROUTINGS)), pool,
@@ -176,9 +174,9 @@ class Compared:
     """Relaxation times in the run, those of all instances together [1]."""
 
 
-def compare(seed: int, requests: int) -> Compared:
+def compare(seed: int, requests: int, *, small: bool = False) -> Compared:
     """One scenario."""
-    case = drawn_case(seed)
+    case = drawn_case(seed, small=small)
     state, pressure = predicted(case), predicted_pressure(case)
     one = case.rate * state.relaxation_seconds
     number = int(min(max(RELAXATIONS * one, LEAST_REQUESTS), requests))
@@ -246,7 +244,9 @@ def _tpot_table(found: list[Compared]) -> None:
                   f"{abs(errors).max():8.1%}{np.median(errors):+8.1%}{inside[0]:11.1%}{inside[1]:13.1%}")  # fmt: skip
     for f in found:
         if not f.flags and not within(f.tpot, 0.05, 2):
-            print(f"    outside: {_described(f)}: {error(f.tpot):+.1%} (+- {f.tpot[1].half_width / f.tpot[1].value:.1%})")
+            print(
+                f"    outside: {_described(f)}: {error(f.tpot):+.1%} (+- {f.tpot[1].half_width / f.tpot[1].value:.1%})"
+            )
 
 
 def _described(f: Compared) -> str:

@@ -10,7 +10,13 @@ import pytest
 from capplan.calibration.constants import CONSTANTS
 from capplan.calibration.engine_log import FRACTIONS
 from capplan.calibration.results_csv import COLUMNS
-from capplan.cards.trace import INPUT_COLUMNS, OUTPUT_COLUMNS, REASONING_COLUMNS
+from capplan.cards.trace import (
+    INPUT_COLUMNS,
+    MILLISECOND_COLUMNS,
+    OUTPUT_COLUMNS,
+    REASONING_COLUMNS,
+    SECOND_COLUMNS,
+)
 from capplan.cli.main import main
 from capplan.planning.scenario import LATENCY_KEYS, SECTIONS
 
@@ -80,3 +86,29 @@ def test_the_python_of_the_calibration_page_runs(monkeypatch):
     exec(re.search(r"```python\n(.*?)```", CALIBRATION_PAGE, re.DOTALL)[1], names)
     assert names["held"] < 0.02
     assert names["engine"].layer_overhead_seconds == names["found"].constants["layer_overhead_seconds"]
+
+
+VERIFY_PAGE = (ROOT / "docs" / "verify.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.simulation
+def test_the_verification_page_shows_what_the_command_answers(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    command, shown = re.search(r"```console\n\$ capplan (.*)\n((?:.*\n)*?)```", VERIFY_PAGE).groups()
+    assert main(shlex.split(command)) == 0
+    tables = [[re.split(r"\s{2,}", line) for line in text.splitlines()] for text in (capsys.readouterr().out, shown)]
+    assert [row[:2] for row in tables[0]] == [row[:2] for row in tables[1]]
+    assert {row[-1] for row in tables[0][1:]} <= {"agrees", "within noise"}
+
+
+def test_the_verification_page_names_every_column_of_arrival_times():
+    for name in (*SECOND_COLUMNS, *MILLISECOND_COLUMNS):
+        assert f"`{name}`" in VERIFY_PAGE
+
+
+@pytest.mark.simulation
+def test_the_python_of_the_verification_page_runs(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    names = {}
+    exec(re.search(r"```python\n(.*?)```", VERIFY_PAGE, re.DOTALL)[1], names)
+    assert names["tpot"].closed == pytest.approx(names["tpot"].simulated.value, rel=0.1)

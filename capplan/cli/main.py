@@ -63,7 +63,10 @@ def _travel_light() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command line and return its exit code: 0 fine, 1 numbers disagree, 2 bad input, 3 infeasible or does not fit."""
+    """Run one command line and return its exit code.
+
+    0 fine, 1 numbers disagree, 2 bad input, 3 infeasible or does not fit.
+    """
     if not arguments:
         arguments = ["--help"]
     if arguments == ["--version"]:

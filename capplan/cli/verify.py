@@ -33,9 +33,7 @@ def verify(
 
     file, overrides = scenario_keys(context.args, settings)
     with _progress() as told:
-        found = run(
-            {} if file is None else file, trace=trace, requests=requests, seed=seed, progress=told, **overrides
-        )
+        found = run({} if file is None else file, trace=trace, requests=requests, seed=seed, progress=told, **overrides)
     if not found.plan.feasible:
         note("infeasible: there are no pools to simulate; see capplan plan")
     emit(found.to_dict(), found.to_rows(), HEADER, json_flag=json_, shape=shape)

@@ -13,7 +13,12 @@ LONG_SHARE = 1e-4
 
 def warnings(problem: Problem, pools: Pools) -> tuple[str, ...]:
     """One line each."""
-    return (*pools.decode.stationary.warnings, *_mixed(pools), *_loads(pools), *_lengths(problem))
+    return (*law_warnings(pools), *_lengths(problem))
+
+
+def law_warnings(pools: Pools) -> tuple[str, ...]:
+    """Where a law was used outside the range it was checked in."""
+    return (*pools.decode.stationary.warnings, *_mixed(pools), *_loads(pools))
 
 
 def _mixed(pools: Pools) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +54,7 @@ def batch_means(size: int, figure: Callable[[slice], float]) -> Estimate:
     if size < 2 * BATCHES:
         return Estimate(figure(slice(0, size)) if size else math.nan, math.inf)
     edges = np.linspace(0, size, BATCHES + 1).astype(int)
-    parts = np.array([figure(slice(int(a), int(b))) for a, b in zip(edges[:-1], edges[1:], strict=True)])
+    parts = np.array([figure(slice(int(a), int(b))) for a, b in pairwise(edges)])
     parts = parts[np.isfinite(parts)]
     if len(parts) < BATCHES // 2:
         return Estimate(figure(slice(0, size)), math.inf)
@@ -69,7 +70,9 @@ def mean(values: Array, weights: Array | None = None) -> Estimate:
     """Mean, weighted where weights are given."""
     if weights is None:
         return batch_means(len(values), lambda part: float(values[part].mean()))
-    return batch_means(len(values), lambda part: _ratio(float(values[part] @ weights[part]), float(weights[part].sum())))
+    return batch_means(
+        len(values), lambda part: _ratio(float(values[part] @ weights[part]), float(weights[part].sum()))
+    )
 
 
 def ratio(above: Array, below: Array) -> Estimate:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from itertools import count
-from typing import Literal, Protocol
+from random import Random
+from typing import Literal
 
 from capplan.simulation.instance import Instance
 from capplan.simulation.records import Records
@@ -14,13 +15,6 @@ from capplan.simulation.rules import RankRules, StepTime
 
 OnFinish = Callable[[Request, float], Request | None]
 Routing = Literal["random", "round-robin", "least-loaded", "least-kv"]
-
-
-class Uniform(Protocol):
-    """A source of random whole numbers."""
-
-    def randrange(self, stop: int) -> int:
-        """A whole number below ``stop``."""
 
 
 class DecodePool:
@@ -37,7 +31,7 @@ class DecodePool:
         rules: RankRules,
         times: StepTime,
         routing: Routing,
-        random: Uniform,
+        random: Random,
     ) -> None:
         self.records = Records()
         self.instances = [Instance(ranks, rules, times, self.records) for _ in range(instances)]

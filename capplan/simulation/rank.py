@@ -220,12 +220,12 @@ class Rank:
         if rules.policy != "reserve" or not self.running:
             return True
         reserved = sum(self._reservation(other, step) for other in self.running)
-        return reserved + max(need, rules.blocks_of(request.prompt + rules.reserve_tokens)) <= rules.blocks
+        return reserved + max(need, rules.reserved_blocks(request)) <= rules.blocks
 
     def _reservation(self, request: Request, step: int) -> int:
         """Blocks a running request holds or has reserved."""
         held = request.done if request in self.prefilling else step - request.offset + 1
-        return self.rules.blocks_of(max(held, request.prompt + self.rules.reserve_tokens))
+        return max(self.rules.blocks_of(held), self.rules.reserved_blocks(request))
 
     def _start(self, request: Request, step: int) -> float:
         """Admit a request: it decodes at once where its KV cache came with it, else its first chunk is read."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from capplan.simulation.request import Request
+
 Policy = Literal["recompute", "swap", "reserve"]
 
 
@@ -36,9 +38,7 @@ class StepTime:
         self.per_token: list[float] = []
 
     @classmethod
-    def linear(
-        cls, a: float, e: float, c: float, prompt_token: float = 0.0, prompt_pair: float = 0.0
-    ) -> StepTime:
+    def linear(cls, a: float, e: float, c: float, prompt_token: float = 0.0, prompt_pair: float = 0.0) -> StepTime:
         """T = a + e n + c S, prompts apart."""
         return cls(lambda n: (a + e * n, c), prompt_token, prompt_pair)
 
@@ -66,8 +66,8 @@ class RankRules:
     token_budget : tokens of one step, ``max_num_batched_tokens`` [token]
     watermark_blocks : blocks an admission leaves free while something runs [block]
     policy : what a preempted request loses: ``recompute`` everything; ``swap``: nothing, its blocks go to the host;
-        ``reserve``: recompute, and an admission counts ``reserve_tokens`` of output of every running request as taken
-    reserve_tokens : output tokens reserved [token]
+        ``reserve``: recompute, and an admission counts so many tokens of output of every running request as taken
+    reserve_tokens : output tokens reserved; 0 with ``reserve``: as many as each request will make [token]
     prefix_caching : blocks of a preempted request stay until others need them
     """
 
@@ -83,3 +83,7 @@ class RankRules:
     def blocks_of(self, tokens: int) -> int:
         """Blocks that hold so many tokens."""
         return -(-tokens // self.block_size)
+
+    def reserved_blocks(self, request: Request) -> int:
+        """Blocks that an admission counts as taken by a request, however far it is."""
+        return self.blocks_of(request.prompt + (self.reserve_tokens or request.output))

@@ -56,9 +56,7 @@ class Counter:
             self.pool.stop()
 
 
-def run_open(
-    pool: DecodePool, feed: Iterator[Request], requests: int, progress: Progress | None = None
-) -> Outcome:
+def run_open(pool: DecodePool, feed: Iterator[Request], requests: int, progress: Progress | None = None) -> Outcome:
     """Measure ``requests`` requests of a feed without end."""
     counter = Counter(pool, requests, progress)
 
@@ -137,7 +135,7 @@ class Outcome:
         lost = np.zeros(len(ends))
         if r.loss_time:
             place = np.minimum(np.searchsorted(ends, np.array(r.loss_time)), len(ends) - 1)
-            lost = np.bincount(place, np.array(r.loss_tokens, float), len(ends))
+            np.add.at(lost, place, np.array(r.loss_tokens, float))
         return ratio(lost[inside], np.array(r.step_tokens, float)[inside])
 
     @cached_property

@@ -10,6 +10,7 @@ from capplan.planning.decode_pool import capacity_tokens
 from capplan.planning.latency import PERCENTILES
 from capplan.planning.plan import Plan
 from capplan.planning.report import LABELS, TITLES
+from capplan.planning.warnings import law_warnings
 from capplan.serving.pressure import kv_pressure
 from capplan.simulation.intervals import Array, Estimate, mean, quantile, ratio
 from capplan.simulation.run import Outcome
@@ -38,7 +39,7 @@ AMPLE_OVERFLOW = 0.01
 
 def rows(plan: Plan, simulated: SimulatedPlan) -> tuple[Row, ...]:
     """Latencies first, then batch, KV pool and prefill load."""
-    return tuple([*_latencies(plan, simulated), *_pool(plan, simulated), *_prefill(plan, simulated)])
+    return (*_latencies(plan, simulated), *_pool(plan, simulated), *_prefill(plan, simulated))
 
 
 def _latencies(plan: Plan, simulated: SimulatedPlan) -> Iterator[Row]:
@@ -49,14 +50,24 @@ def _latencies(plan: Plan, simulated: SimulatedPlan) -> Iterator[Row]:
             found = _simulated_latency(plan, simulated.outcome, name, PERCENTILES[label])
             title = f"{TITLES[name]} {LABELS[label]}"
             closed = view.percentile(name, PERCENTILES[label])
-            yield Row(f"{name}_{label}_seconds", title, closed, found, tolerances[label], flagged)
+            reason = "; ".join(part for part in (flagged, _definition(plan, name)) if part)
+            yield Row(f"{name}_{label}_seconds", title, closed, found, tolerances[label], reason)
+
+
+def _definition(plan: Plan, name: str) -> str:
+    """Where a prediction is of something else than what is measured."""
+    aggregated = plan.pools_at_rate is not None and plan.pools_at_rate.both is not None
+    if name == "step" and aggregated:
+        return "step percentiles of a pool that does both are predicted over tokens, and measured over time"
+    return ""
 
 
 def _latency_flag(plan: Plan) -> str:
     """Why the latency laws warned; a KV pool that overflows is outside their range too."""
     overflow = max((pool.kv_overflow_probability or 0.0 for pool in plan.pools), default=0.0)
     short = [f"KV overflow {overflow:.1%}: the pool is not ample"] if overflow > AMPLE_OVERFLOW else []
-    return "; ".join([*plan.warnings, *short])
+    assert plan.pools_at_rate is not None
+    return "; ".join([*law_warnings(plan.pools_at_rate), *short])
 
 
 def _simulated_latency(plan: Plan, outcome: Outcome, name: str, p: float) -> Estimate:

@@ -52,7 +52,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """``agrees`` within the tolerance; ``within noise`` of the run; ``disagrees``; ``flagged``: told, not judged."""
+        """``agrees`` in the tolerance; ``within noise`` of the run; ``disagrees``; ``flagged``: told, not judged."""
         apart = abs(self.difference)
         if apart <= self.tolerance.allowed(self.simulated.value):
             return AGREES

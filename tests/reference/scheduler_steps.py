@@ -1,4 +1,4 @@
-"""The scheduler rules of vLLM v1 on one rank, step by step and block by block; shares no code with the package."""
+"""The scheduler rules of vLLM v1, step by step and block by block; shares no code with the package."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Job:
     preemptions: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class Engine:
-    """One rank; ``jobs`` arrive at their times, and in a closed loop the next of ``reserve`` follows a completion."""
+    """One rank."""
 
     blocks: int
     block_size: int
@@ -38,24 +38,8 @@ class Engine:
     swap: bool = False
     running: list[Job] = field(default_factory=list)
     waiting: list[Job] = field(default_factory=list)
-    time: float = 0.0
-    steps: int = 0
-    generated: int = 0
     lost: int = 0
-
-    def run(self, jobs: list[Job], following: list[Job]) -> None:
-        """Until all of ``jobs`` and, one after each completion, of ``following`` are done."""
-        coming, following = list(jobs), list(following)
-        while coming or self.running or self.waiting:
-            if not self.running and not self.waiting:
-                self.time = max(self.time, coming[0].arrival)
-            while coming and coming[0].arrival <= self.time:
-                self.waiting.append(coming.pop(0))
-            for _ in range(self.step()):
-                if following:
-                    job = following.pop(0)
-                    job.arrival = self.time
-                    self.waiting.append(job)
+    planned: dict[Job, int] = field(default_factory=dict)
 
     @property
     def free(self) -> int:
@@ -64,24 +48,26 @@ class Engine:
     def need(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
-    def step(self) -> int:
-        """One step; returns the number of completions."""
-        left, planned, preempted = self.budget, {}, False
-        decoding = [job for job in self.running if job.decodes]
-        prompts = [job for job in self.running if not job.decodes]
-        for job in decoding:
+    def plan(self) -> float:
+        """Decide a step; returns its seconds."""
+        planned: dict[Job, int] = {}
+        preemptions = self.lost_count
+        for job in [job for job in self.running if job.decodes]:
             if job in self.running and self._grow(job, 1):
                 planned[job] = 1
-                left -= 1
-            preempted = preempted or job not in self.running
         left = self.budget - len([job for job in planned if job in self.running])
-        for job in prompts:
+        for job in [job for job in self.running if not job.decodes]:
             chunk = min(left, job.prompt + job.made - job.computed)
             if job in self.running and self._grow(job, chunk):
                 planned[job] = chunk
                 left -= chunk
-            preempted = preempted or job not in self.running
-        while self.waiting and not preempted and len(self.running) < self.cap and left > 0:
+        if self.lost_count == preemptions:
+            self._admit(planned, left)
+        self.planned = {job: tokens for job, tokens in planned.items() if job in self.running}
+        return self.a + sum(self._seconds(job, tokens) for job, tokens in self.planned.items())
+
+    def _admit(self, planned: dict[Job, int], left: int) -> None:
+        while self.waiting and len(self.running) < self.cap and left > 0:
             job = self.waiting[0]
             tokens = job.prompt + job.made
             if self.need(tokens) + (self.watermark if self.running else 0) > self.free:
@@ -91,42 +77,62 @@ class Engine:
             planned[job] = min(left, tokens - job.computed)
             job.blocks = self.need(job.computed + planned[job])
             left -= planned[job]
-        return self._execute({job: n for job, n in planned.items() if job in self.running})
 
     def _grow(self, job: Job, tokens: int) -> bool:
+        """Blocks for so many more tokens, from the last admitted if there are none; False if that is the job."""
         more = self.need(job.computed + tokens) - job.blocks
         while more > self.free:
             victim = self.running.pop()
             self.lost += victim.computed
-            victim.blocks, victim.loaded = 0, self.swap
-            victim.computed = 0
+            victim.blocks, victim.computed, victim.loaded = 0, 0, self.swap
             victim.preemptions += 1
+            self.lost_count += 1
             self.waiting.insert(0, victim)
             if victim is job:
                 return False
         job.blocks += more
         return True
 
-    def _execute(self, planned: dict[Job, int]) -> int:
-        seconds = self.a
-        for job, tokens in planned.items():
-            if job.decodes:
-                seconds += self.e + self.c * job.computed
-            else:
-                seconds += self.d * tokens
-        self.time += seconds
-        self.steps += 1
+    lost_count: int = 0
+
+    def _seconds(self, job: Job, tokens: int) -> float:
+        return self.e + self.c * job.computed if job.decodes else self.d * tokens
+
+    def apply(self, time: float) -> int:
+        """The step ends at ``time``; returns the number of completions."""
         done = 0
-        for job, tokens in planned.items():
+        for job, tokens in self.planned.items():
             job.computed += tokens
             job.loaded = False
             if job.computed == job.prompt + job.made:
                 job.made += 1
                 job.decodes = True
-                self.generated += 1
-                job.first = self.time if job.first is None else job.first
+                job.first = time if job.first is None else job.first
                 if job.made == job.output:
-                    job.finish = self.time
+                    job.finish = time
                     self.running.remove(job)
                     done += 1
         return done
+
+
+def run_together(engines: list[Engine], jobs: list[Job], following: list[Job]) -> int:
+    """Ranks that step together, jobs going to them in turn; returns the number of steps.
+
+    In a closed loop the next of ``following`` comes after each completion.
+    """
+    coming, later = list(jobs), list(following)
+    time, steps, turn = 0.0, 0, 0
+    while coming or any(engine.running or engine.waiting for engine in engines):
+        if not any(engine.running or engine.waiting for engine in engines):
+            time = max(time, coming[0].arrival)
+        while coming and coming[0].arrival <= time:
+            engines[turn % len(engines)].waiting.append(coming.pop(0))
+            turn += 1
+        time += max(engine.plan() for engine in engines)
+        steps += 1
+        for _ in range(sum(engine.apply(time) for engine in engines)):
+            if later:
+                later[0].arrival = time
+                engines[turn % len(engines)].waiting.append(later.pop(0))
+                turn += 1
+    return steps
