@@ -129,7 +129,7 @@ def published_count(watermark: float, seed: int) -> tuple[int, float]:
 
 
 def held_ttft(in_flight: int, shortest: float) -> float:
-    """Mean TTFT of ten rounds where the whole output is reserved, lengths uniform from a share of the longest on [s]."""
+    """Mean TTFT of ten rounds where the whole output is reserved, lengths uniform from that share on [s]."""
     random, capacity = Random(1), memory(
         load_model("llama-3.1-70b-fp8"), load_hardware("h200"), Layout(), "tensorrt-llm"
     ).capacity_tokens  # fmt: skip
@@ -146,14 +146,18 @@ def held_ttft(in_flight: int, shortest: float) -> float:
 
 def published() -> None:
     """Print the runs that others published beside the simulation."""
-    for watermark, (preemptions, rate) in PUBLISHED.items():
-        found = np.mean([published_count(watermark, seed) for seed in range(4)], axis=0)
-        print(f"Qwen2.5-7B, watermark {watermark:4.0%}: preemptions {found[0]:5.0f} (published {preemptions}, "
-              f"x{found[0] / preemptions:.2f}), {found[1]:,.0f} tokens/s (published {rate:,}, {found[1] / rate - 1:+.0%})")  # fmt: skip
+    for watermark, (wanted, rate) in PUBLISHED.items():
+        count, served = np.mean([published_count(watermark, seed) for seed in range(4)], axis=0)
+        print(
+            f"Qwen2.5-7B, watermark {watermark:4.0%}: preemptions {count:5.0f} (published {wanted}, "
+            f"x{count / wanted:.2f}), {served:,.0f} tokens/s (published {rate:,}, {served / rate - 1:+.0%})"
+        )
     for in_flight, seconds in HELD.items():
         fixed, uniform = held_ttft(in_flight, 1.0), held_ttft(in_flight, 0.8)
-        print(f"70B on one H200, {in_flight} in flight: TTFT published {seconds} s, lengths fixed {fixed:.0f} s, "
-              f"from 0.8 to 1 of them {uniform:.0f} s ({uniform / seconds - 1:+.0%})")  # fmt: skip
+        print(
+            f"70B on one H200, {in_flight} in flight: TTFT published {seconds} s, lengths fixed {fixed:.0f} s, "
+            f"from 0.8 to 1 of them {uniform:.0f} s ({uniform / seconds - 1:+.0%})"
+        )
 
 
 def main() -> None:

@@ -4,8 +4,8 @@ python benchmarks/verify.py [--scenarios 300] [--requests 80000]. Lengths of cv 
 cards; arrivals Poisson (half of the scenarios) or hyperexponential with ca2 up to 30; 1 to 16 instances, four ways of
 routing; KV pools of 0.5 to 4 times the mean demand at loads of at most 0.9 of the full rank. A scenario is flagged
 where a closed form warns, or where the predicted KV overflow is above 1 %, so that the pool is not ample. A run is as
-long as 200 relaxation times of one instance hold requests, 10,000 at least and ``--requests`` at most; one of fewer than
-50 is too short to judge a P99 and counted apart.
+long as 200 relaxation times of one instance hold requests, 10,000 at least and ``--requests`` at most; one of fewer
+than 50 is too short to judge a P99 and counted apart.
 """
 
 from __future__ import annotations

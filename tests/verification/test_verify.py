@@ -117,8 +117,8 @@ def test_bad_input(given, said):
 
 @pytest.mark.simulation
 def test_closed_forms_on_a_sample_of_random_scenarios():
-    found = [compare(seed, 5000, small=True) for seed in range(20)]
-    judged = [f for f in found if not f.flags and f.relaxations > 50]
+    found = [compare(seed, 4000, small=True) for seed in range(20)]
+    judged = [f for f in found if not f.flags and f.relaxations > 15]
     assert len(judged) >= 5
     assert np.mean([within(f.tpot, 0.05, 2) for f in judged]) >= 0.5
     poisson = [f for f in judged if f.case.dispersion == 1]
