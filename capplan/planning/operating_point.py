@@ -104,7 +104,7 @@ def line_and_wait(problem: Problem, layout: Layout, rank_rate: float) -> tuple[L
         batch = table.balance(token_rate, wait)
         if not math.isfinite(batch):
             return None
-        line = _line(problem, layout, max(batch, 1.0))
+        line = line_at(problem, layout, max(batch, 1.0))
         wait = _barrier_wait(problem, layout, line, rank_rate)
     assert line is not None
     return line, wait
@@ -112,11 +112,12 @@ def line_and_wait(problem: Problem, layout: Layout, rank_rate: float) -> tuple[L
 
 def linearised_at(problem: Problem, layout: Layout, batch: float, rank_rate: float) -> tuple[float, float, float]:
     """(a, e, c) around a given batch of a rank, the wait for the slowest rank included."""
-    line = _line(problem, layout, batch)
+    line = line_at(problem, layout, batch)
     return line[0] + _barrier_wait(problem, layout, line, rank_rate), line[1], line[2]
 
 
-def _line(problem: Problem, layout: Layout, batch: float) -> tuple[float, float, float]:
+def line_at(problem: Problem, layout: Layout, batch: float) -> Line:
+    """(a, e, c) of the token time of a rank by itself around a given batch."""
     a, e, c = linear_coefficients(
         problem.model, problem.hardware, layout, batch, problem.workload.mean_context, **_options(problem)
     )

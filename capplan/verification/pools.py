@@ -12,7 +12,7 @@ import numpy as np
 
 from capplan.planning.aggregated_pool import prompt_line
 from capplan.planning.decode_pool import capacity_tokens
-from capplan.planning.operating_point import line_and_wait, linearised_at
+from capplan.planning.operating_point import Line, line_and_wait, line_at
 from capplan.planning.plan import Plan
 from capplan.planning.pools import Pools
 from capplan.planning.prefill_pool import PromptCost, token_budget
@@ -93,28 +93,17 @@ def step_times(problem: Problem, pools: Pools, hit: float) -> StepTime:
 
     Of a prompt a share ``hit`` is cached: its products are saved, the attention of the rest to it is not.
     """
-    decode = pools.decode
-    a, e, c = decode.coefficients
-    if decode.layout.dp > 1:
-        alone = line_and_wait(problem, decode.layout, decode.rank_rate)
-        if alone is not None and pools.both is None:
-            a, e, c = alone[0]
-        elif pools.both is not None:
-            a, e, c = _aggregated_line(problem, pools)
-    elif pools.both is not None:
-        a, e, c = pools.both.rank.empty_step, pools.both.rank.sequence, pools.both.rank.context
-    token, pair = prompt_line(problem, decode.layout)
-    return StepTime.linear(a, e, c, token * (1 - hit), pair * (1 - hit**2))
+    token, pair = prompt_line(problem, pools.decode.layout)
+    return StepTime.linear(*_rank_line(problem, pools), token * (1 - hit), pair * (1 - hit**2))
 
 
-def _aggregated_line(problem: Problem, pools: Pools) -> tuple[float, float, float]:
-    """The line of an aggregated rank without the wait for the slowest."""
-    assert pools.both is not None
-    rank, layout = pools.both.rank, pools.decode.layout
-    waiting = linearised_at(problem, layout, max(rank.running, 1.0), rank.request_rate)
-    alone = line_and_wait(problem, layout, rank.request_rate)
-    wait = 0.0 if alone is None else alone[1]
-    return max(waiting[0] - wait, 0.02 * waiting[0]), waiting[1], waiting[2]
+def _rank_line(problem: Problem, pools: Pools) -> Line:
+    """The plan's line without the wait for the slowest rank, which the simulation finds itself."""
+    decode, both = pools.decode, pools.both
+    if both is not None:
+        return line_at(problem, decode.layout, max(both.rank.running, 1.0))
+    found = line_and_wait(problem, decode.layout, decode.rank_rate)
+    return decode.coefficients if found is None else found[0]
 
 
 def prefill_pool(cost: PromptCost, ranks: int) -> PrefillPool:
