@@ -213,7 +213,11 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=1000)
     options = parser.parse_args()
     begin = time.perf_counter()
-    found = [compare(options.first + i, options.requests) for i in range(options.scenarios)]
+    found = []
+    for number in range(options.scenarios):
+        found.append(compare(options.first + number, options.requests))
+        if number % 25 == 24:
+            print(f"{number + 1} scenarios, {time.perf_counter() - begin:.0f} s", file=sys.stderr)
     _tpot_table(found)
     _ttft_table(found)
     _overflow_table(found)

@@ -36,7 +36,8 @@ def verify(
         found = run({} if file is None else file, trace=trace, requests=requests, seed=seed, progress=told, **overrides)
     if not found.plan.feasible:
         note("infeasible: there are no pools to simulate; see capplan plan")
-    emit(found.to_dict(), found.to_rows(), HEADER, json_flag=json_, shape=shape)
+    if found.rows or json_ or shape in (Format.json, Format.csv):
+        emit(found.to_dict(), found.to_rows(), HEADER, json_flag=json_, shape=shape)
     for reason in found.flags:
         note(f"flagged: outside validity: {reason}")
     if found.refused:

@@ -47,8 +47,9 @@ def test_disagreement_is_exit_code_1(capplan, monkeypatch):
 
 
 def test_an_infeasible_plan_is_exit_code_3(capplan):
-    code, _, err = capplan(*SCENARIO, "--tpot-p99", "1us")
+    code, out, err = capplan(*SCENARIO, "--tpot-p99", "1us")
     assert code == 3
+    assert out == ""
     assert "infeasible" in err
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.simulation import HELD, PUBLISHED, compared, held_ttft, published_count
-from capplan import Exponential, LogNormal, Workload
+from capplan import Exponential, LogNormal, Workload, kv_pressure
+from capplan.formulas.length_laws import Uniform
 from capplan.simulation.arrivals import renewal_times, trace_times
 from capplan.simulation.instance import seconds_of, slowest_pieces, steps_until
 from capplan.simulation.intervals import batch_means, mean, quantile, weighted_quantile
@@ -91,6 +92,11 @@ def test_recompute_is_that_of_recorded_runs():
 def test_preemptions_of_published_runs_within_half(watermark):
     preemptions = np.mean([published_count(watermark, seed)[0] for seed in range(3)])
     assert abs(math.log(preemptions / PUBLISHED[watermark][0])) < math.log(1.5)
+
+
+def test_the_closed_form_says_that_such_outputs_are_outside_its_range():
+    workload = Workload(input=Uniform(800, 1200), output=Uniform(4000, 6000))
+    assert any("nearly equal" in line for line in kv_pressure(workload, 299_584, concurrency=128).warnings)
 
 
 @pytest.mark.simulation
