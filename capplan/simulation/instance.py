@@ -175,13 +175,16 @@ class Instance:
             self.version += 1
         return earlier
 
-    def context_at(self, index: int, time: float) -> float:
-        """Cached tokens of a rank at ``time``, waiting requests included [token]."""
-        rank = self.ranks[index]
+    def work_at(self, index: int, time: float) -> float:
+        """What the requests of a rank, waiting ones included, add to a step at ``time``, e n + c S [s]."""
+        rank, times = self.ranks[index], self.times
         passed = self.step - rank.seen
         if self.pieces and self.end > self.time:
             passed += int(self.run_steps * min(1.0, max(0.0, (time - self.time) / (self.end - self.time))))
-        return rank.context + rank.decoding * passed + sum([r.prompt + r.made for r in rank.waiting])
+        tokens = rank.context + rank.decoding * passed + sum([r.prompt + r.made for r in rank.waiting])
+        batch = rank.decoding + len(rank.waiting)
+        slope = self._tabulated(batch)
+        return times.constant[batch] - times.constant[0] + slope * tokens
 
 
 def seconds_of(steps: int, first: float, slope: float) -> float:

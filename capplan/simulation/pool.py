@@ -60,9 +60,9 @@ class DecodePool:
             around = load[chosen:] + load[:chosen]
             chosen = (chosen + around.index(min(around))) % len(load)
         elif self._routing == "least-kv":
-            held = [self._instance(rank).context_at(rank % self._ranks, time) for rank in range(len(load))]
-            around_kv = held[chosen:] + held[:chosen]
-            chosen = (chosen + around_kv.index(min(around_kv))) % len(load)
+            work = [self._instance(rank).work_at(rank % self._ranks, time) for rank in range(len(load))]
+            turned = work[chosen:] + work[:chosen]
+            chosen = (chosen + turned.index(min(turned))) % len(load)
         self._next = (chosen + 1) % len(load)
         return chosen
 
