@@ -1,11 +1,12 @@
 """A verification: verdicts, what is compared, seeds, closed loops, traces; and closed forms on random scenarios."""
 
 import math
+from itertools import count, islice
 
 import numpy as np
 import pytest
 
-from benchmarks.verify import compare, within
+from benchmarks.verify import compare, drawn_case, flags, predicted, predicted_pressure, within
 from capplan.errors import InputError
 from capplan.simulation.intervals import Estimate
 from capplan.verification.comparison import LATENCY_TOLERANCES
@@ -117,11 +118,18 @@ def test_bad_input(given, said):
 
 @pytest.mark.simulation
 def test_closed_forms_on_a_sample_of_random_scenarios():
-    found = [compare(seed, 4000, small=True) for seed in range(20)]
-    judged = [f for f in found if not f.flags and f.relaxations > 15]
-    assert len(judged) >= 5
-    assert np.mean([within(f.tpot, 0.05, 2) for f in judged]) >= 0.5
-    poisson = [f for f in judged if f.case.dispersion == 1]
-    assert np.median([abs(f.ttft[0] / f.ttft[1].value - 1) for f in poisson]) < 0.15
-    calm = [f for f in found if not f.pressure_flags and f.case.dispersion == 1]
-    assert np.mean([abs(f.overflow[0] - f.overflow[1].value) < 0.02 for f in calm]) >= 0.7
+    found = list(islice(_in_range(), 20))
+    assert np.mean([within(f.tpot, 0.05, 2) for f in found]) >= 0.8
+    poisson = [abs(f.ttft[0] / f.ttft[1].value - 1) for f in found if f.case.dispersion == 1]
+    assert np.median(poisson) < 0.15
+    assert np.mean([abs(f.overflow[0] - f.overflow[1].value) < 0.02 for f in found]) >= 0.9
+
+
+def _in_range():
+    """Random scenarios where no closed form warns, and a short run holds some relaxation times."""
+    for seed in count():
+        case = drawn_case(seed, small=True)
+        state, pressure = predicted(case), predicted_pressure(case)
+        short = 80 * case.rate * state.relaxation_seconds > 5000
+        if not (short or flags(state, pressure) or pressure.warnings):
+            yield compare(case, 5000, seed)
