@@ -103,3 +103,24 @@ def test_the_python_of_the_trace_page_runs(monkeypatch):
     exec(re.search(r"```python\n(.*?)```", TRACE_PAGE, re.DOTALL)[1], names)
     assert names["bursts"] == pytest.approx(12.2, rel=0.05)
     assert names["worst"] < 0.005
+
+
+VERIFY_PAGE = (ROOT / "docs" / "verify.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.simulation
+def test_the_verification_page_shows_what_the_command_answers(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    command, shown = re.search(r"```console\n\$ capplan (.*)\n((?:.*\n)*?)```", VERIFY_PAGE).groups()
+    assert main(shlex.split(command)) == 0
+    tables = [[re.split(r"\s{2,}", line) for line in text.splitlines()] for text in (capsys.readouterr().out, shown)]
+    assert [row[:2] for row in tables[0]] == [row[:2] for row in tables[1]]
+    assert {row[-1] for row in tables[0][1:]} <= {"agrees", "within noise"}
+
+
+@pytest.mark.simulation
+def test_the_python_of_the_verification_page_runs(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    names = {}
+    exec(re.search(r"```python\n(.*?)```", VERIFY_PAGE, re.DOTALL)[1], names)
+    assert names["tpot"].closed == pytest.approx(names["tpot"].simulated.value, rel=0.1)

@@ -122,12 +122,12 @@ def read_trace(
         if path.name.lower().endswith(ENDING):
             counts, remark = read_dataset(path)
             return _of_histograms(path, counts, (INDEPENDENT, remark))
-        names, stream = _opened(path)
+        names, stream = opened(path)
         if set(names) >= HISTOGRAM_COLUMNS:
             return _of_histograms(path, read_histograms(csv_rows(stream, names)), (INDEPENDENT,))
         return _gathered(path, names, stream, find_columns(names, columns or {}), caches=caches, windows=windows)
     except Exception as error:
-        raise _told(error, path) from None
+        raise told(error, path) from None
 
 
 def _of_histograms(path: Path, counts: HistogramCounts, notes: tuple[str, ...]) -> Trace:
@@ -135,7 +135,7 @@ def _of_histograms(path: Path, counts: HistogramCounts, notes: tuple[str, ...]) 
     return Trace(path, columns, {"": counts}, None, 0, None, (), (), BLOCK_TOKENS, notes)
 
 
-def _told(error: Exception, path: Path) -> Exception:
+def told(error: Exception, path: Path) -> Exception:
     """Bad input as one line that names the file; anything else as it is."""
     if isinstance(error, InputError):
         return error.located(file=str(path))
@@ -149,7 +149,7 @@ def is_csv(path: Path) -> bool:
     return path.name.lower().removesuffix(".gz").endswith(".csv")
 
 
-def _opened(path: Path) -> tuple[list[str], Iterator[bytes]]:
+def opened(path: Path) -> tuple[list[str], Iterator[bytes]]:
     """Names of the columns, and the blocks that follow the header."""
     stream = blocks(path)
     first = next(stream, b"")

@@ -18,7 +18,7 @@ UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 
 _CARDS = ("models", "hardware", "workloads", "engines")
 _MODULES = {
-    **{name: name for name in ("kv", "fit", "step", "prefill", "plan", "explain", "calibrate")},
+    **{name: name for name in ("kv", "fit", "step", "prefill", "plan", "verify", "explain", "calibrate")},
     **dict.fromkeys(_CARDS, "cards"),
 }
 """Command to the module that registers it."""
@@ -63,7 +63,10 @@ def _travel_light() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command line and return its exit code: 0 fine, 2 bad input, 3 infeasible or does not fit."""
+    """Run one command line and return its exit code.
+
+    0 fine, 1 numbers disagree, 2 bad input, 3 infeasible or does not fit.
+    """
     if not arguments:
         arguments = ["--help"]
     if arguments == ["--version"]:

@@ -25,14 +25,8 @@ def plan(
     --rate 20/s --tpot-p99 50ms --ttft-p99 6s. Exit code 3 where no plan meets the targets.
     """
     from capplan.planning.plan import plan as make_plan
-    from capplan.planning.scenario import full_key, parse_setting
 
-    file, overrides = _arguments(context.args)
-    for setting in settings or []:
-        key, value = parse_setting(setting)
-        if full_key(key) in overrides:
-            raise InputError("is given twice", key=key)
-        overrides[full_key(key)] = value
+    file, overrides = scenario_keys(context.args, settings)
     answer = make_plan({} if file is None else file, **overrides)
     chains = {f"{role} pool": chain for role, chain in answer.chains().items()} if explain else None
     if json_ or shape in (Format.json, Format.csv):
@@ -44,6 +38,24 @@ def plan(
             typer.echo("".join(f"== {title}\n{render(chain)}\n\n" for title, chain in chains.items()), nl=False)
         typer.echo(answer.to_markdown() if shape is Format.md else answer.to_text())
     return 0 if answer.feasible else EXIT_INFEASIBLE
+
+
+def scenario_keys(arguments: list[str], settings: list[str] | None) -> tuple[str | None, dict[str, Any]]:
+    """The scenario file, and the scenario keys given as flags or with ``--set``.
+
+    Raises
+    ------
+    InputError : a flag that is none, a key given twice
+    """
+    from capplan.planning.scenario import full_key, parse_setting
+
+    file, overrides = _arguments(arguments)
+    for setting in settings or []:
+        key, value = parse_setting(setting)
+        if full_key(key) in overrides:
+            raise InputError("is given twice", key=key)
+        overrides[full_key(key)] = value
+    return file, overrides
 
 
 def _arguments(arguments: list[str]) -> tuple[str | None, dict[str, Any]]:

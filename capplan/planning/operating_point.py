@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from capplan.planning.problem import Problem
     from capplan.serving.layout import Layout
 
+Line = tuple[float, float, float]
 BATCH_POINTS = 24
 MOST_BATCH = 4096.0
 TURNS = 3
@@ -92,25 +93,32 @@ def linearised(problem: Problem, layout: Layout, rank_rate: float) -> tuple[floa
 
     Ranks that start every step together wait for the slowest: that wait is part of ``a``.
     """
+    found = line_and_wait(problem, layout, rank_rate)
+    return None if found is None else (found[0][0] + found[1], *found[0][1:])
+
+
+def line_and_wait(problem: Problem, layout: Layout, rank_rate: float) -> tuple[Line, float] | None:
+    """The token time (a, e, c) of a rank by itself around its balance, and the wait for the slowest rank [s]."""
     table = step_table(problem, layout)
     token_rate, wait, line = rank_rate * problem.workload.mean_decode_steps, 0.0, None
     for _ in range(TURNS if layout.dp > 1 else 1):
         batch = table.balance(token_rate, wait)
         if not math.isfinite(batch):
             return None
-        line = _line(problem, layout, max(batch, 1.0))
+        line = line_at(problem, layout, max(batch, 1.0))
         wait = _barrier_wait(problem, layout, line, rank_rate)
     assert line is not None
-    return line[0] + wait, line[1], line[2]
+    return line, wait
 
 
 def linearised_at(problem: Problem, layout: Layout, batch: float, rank_rate: float) -> tuple[float, float, float]:
     """(a, e, c) around a given batch of a rank, the wait for the slowest rank included."""
-    line = _line(problem, layout, batch)
+    line = line_at(problem, layout, batch)
     return line[0] + _barrier_wait(problem, layout, line, rank_rate), line[1], line[2]
 
 
-def _line(problem: Problem, layout: Layout, batch: float) -> tuple[float, float, float]:
+def line_at(problem: Problem, layout: Layout, batch: float) -> Line:
+    """(a, e, c) of the token time of a rank by itself around a given batch."""
     a, e, c = linear_coefficients(
         problem.model, problem.hardware, layout, batch, problem.workload.mean_context, **_options(problem)
     )

@@ -13,8 +13,13 @@ LONG_SHARE = 1e-4
 
 def warnings(problem: Problem, pools: Pools) -> tuple[str, ...]:
     """One line each."""
+    return (*law_warnings(problem, pools), *_lengths(problem))
+
+
+def law_warnings(problem: Problem, pools: Pools) -> tuple[str, ...]:
+    """Where a law was used outside the range it was checked in."""
     pressure = pressure_warnings(problem, pools.decode)
-    return (*pools.decode.stationary.warnings, *_mixed(pools), *_prefill(pools), *pressure, *_lengths(problem))
+    return (*pools.decode.stationary.warnings, *_mixed(pools), *_prefill(pools), *pressure)
 
 
 def _mixed(pools: Pools) -> Iterator[str]:

@@ -1,0 +1,48 @@
+"""The arrival times of a trace, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.cards.trace import is_csv, opened, told
+from capplan.cards.trace_columns import TIME_COLUMNS, find_columns
+from capplan.cards.trace_csv import csv_batches
+from capplan.cards.trace_rows import json_batches
+from capplan.cards.trace_time import Clock
+from capplan.errors import InputError
+
+
+def load_arrivals(path: Path, columns: Mapping[str, str] | None = None) -> NDArray[np.float64]:
+    """The arrival times of the requests of a trace, in its order [s].
+
+    Parameters
+    ----------
+    path : CSV or JSON lines, plain or gzip
+    columns : quantity -> name of its column, where it has none of the known names
+
+    Raises
+    ------
+    InputError : as :func:`capplan.cards.trace.load_trace`; no time stamps, or fewer than two different ones
+    """
+    try:
+        times = np.concatenate([np.zeros(0), *_batches(path, columns or {})])
+        if len(times) < 2 or times.min() == times.max():
+            raise InputError("needs at least two different arrival times", key="timestamp")
+    except Exception as error:
+        raise told(error, path) from None
+    return times
+
+
+def _batches(path: Path, columns: Mapping[str, str]) -> Iterator[NDArray[np.float64]]:
+    names, stream = opened(path)
+    found = find_columns(names, columns)
+    if found.timestamp is None:
+        raise InputError(f"no column of arrival times; known: {', '.join(TIME_COLUMNS)}")
+    clock, found = Clock(found.timestamp, found.time_unit), found._replace(hashes=None)
+    for batch in csv_batches(stream, names, found) if is_csv(path) else json_batches(stream, found):
+        if batch.stamps is not None:
+            yield np.asarray(clock.seconds(batch.stamps, batch.dates, batch.lines), float)

@@ -1,0 +1,78 @@
+"""When requests arrive: Poisson, bursty renewal streams, and the timestamps of a trace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+_AT_ONCE = 4096
+
+
+def renewal_times(rate: float, dispersion: float, random: np.random.Generator) -> Iterator[float]:
+    """Times of a renewal stream whose gaps have the squared coefficient of variation ``dispersion``.
+
+    1 is Poisson. Above, gaps are hyperexponential with two phases of equal load; below, gamma. Over windows that are
+    long against the gaps the variance of counts over their mean tends to ``dispersion`` too.
+
+    Parameters
+    ----------
+    rate : arrivals [1/s]
+    dispersion : of the gaps [1]
+    random : source of randomness
+
+    Returns
+    -------
+    times : without end, rising from 0 [s]
+    """
+    now = 0.0
+    while True:
+        for time in now + np.cumsum(_gaps(rate, dispersion, random)):
+            now = float(time)
+            yield now
+
+
+def _gaps(rate: float, dispersion: float, random: np.random.Generator) -> Array:
+    if dispersion == 1.0:
+        return random.exponential(1 / rate, _AT_ONCE)
+    if dispersion < 1.0:
+        return random.gamma(1 / dispersion, dispersion / rate, _AT_ONCE)
+    share = 0.5 * (1 + math.sqrt((dispersion - 1) / (dispersion + 1)))
+    fast = random.random(_AT_ONCE) < share
+    return random.exponential(1.0, _AT_ONCE) / (2 * rate * np.where(fast, share, 1 - share))
+
+
+def trace_times(stamps: Array, rate: float, random: np.random.Generator) -> Iterator[float]:
+    """The timestamps of a trace over and over, at another rate.
+
+    Fewer requests than the trace has: each is kept with that probability. More: copies of the trace are laid over one
+    another, each begun at a random place, so that bursts keep their durations.
+
+    Parameters
+    ----------
+    stamps : arrival times of the trace, two at least, not all equal [s]
+    rate : arrivals wanted [1/s]
+    random : source of randomness
+
+    Returns
+    -------
+    times : without end, rising from 0 [s]
+    """
+    stamps = np.sort(stamps) - stamps.min()
+    span = float(stamps[-1]) * len(stamps) / (len(stamps) - 1)
+    copies = rate * span / len(stamps)
+    shifts = random.random(math.ceil(copies)) * span
+    kept = np.full(len(shifts), copies / len(shifts))
+    turn = 0
+    while True:
+        parts = [
+            ((stamps + shift) % span)[random.random(len(stamps)) < share]
+            for shift, share in zip(shifts, kept, strict=True)
+        ]
+        for time in turn * span + np.sort(np.concatenate(parts)):
+            yield float(time)
+        turn += 1

@@ -1,0 +1,1 @@
+"""A plan beside the event simulation of its pools."""

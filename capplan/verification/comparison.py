@@ -1,0 +1,144 @@
+"""The rows of a verification: every quantity of a plan that the simulation measures too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from capplan.planning.decode_pool import capacity_tokens
+from capplan.planning.latency import PERCENTILES
+from capplan.planning.plan import Plan
+from capplan.planning.report import LABELS, TITLES
+from capplan.planning.warnings import law_warnings
+from capplan.serving.pressure import KvPressure, kv_pressure
+from capplan.simulation.intervals import Array, Estimate, mean, quantile, ratio
+from capplan.simulation.request import Request
+from capplan.simulation.run import Outcome
+from capplan.verification.pools import SimulatedPlan
+from capplan.verification.verdict import Row, Tolerance
+
+SHOWN = ("p50", "p90", "p99")
+LATENCY_TOLERANCES = {
+    "ttft": {"p50": Tolerance(0.15, 1e-3), "p90": Tolerance(0.20, 1e-3), "p99": Tolerance(0.30, 1e-3)},
+    "tpot": dict.fromkeys(SHOWN, Tolerance(0.05)),
+    "itl": dict.fromkeys(SHOWN, Tolerance(0.05)),
+    "step": dict.fromkeys(SHOWN, Tolerance(0.05)),
+    "answer": dict.fromkeys(SHOWN, Tolerance(0.10)),
+    "e2e": dict.fromkeys(SHOWN, Tolerance(0.10)),
+}
+"""TTFT: what the queueing laws were checked to (a millisecond where it is tiny). Sums of TTFT and decode time: 10 %."""
+BATCH = Tolerance(0.05, 0.1)
+KV_SHARE = Tolerance(absolute=0.02)
+OVERFLOW = Tolerance(absolute=0.02)
+PREEMPTIONS = Tolerance(0.25, 0.05)
+RECOMPUTE = Tolerance(absolute=0.03)
+GAP = Tolerance(0.35)
+PREFILL_LOAD = Tolerance(0.05)
+AMPLE_OVERFLOW = 0.01
+"""Share of time above which a KV pool is not ample, as the laws of the stationary batch take it to be."""
+
+
+def rows(plan: Plan, simulated: SimulatedPlan) -> tuple[Row, ...]:
+    """Latencies first, then batch, KV pool and prefill load."""
+    return (*_latencies(plan, simulated), *_pool(plan, simulated), *_prefill(plan, simulated))
+
+
+def _latencies(plan: Plan, simulated: SimulatedPlan) -> Iterator[Row]:
+    view, flagged = plan.view, _latency_flag(plan)
+    assert view is not None
+    for name, tolerances in LATENCY_TOLERANCES.items():
+        if name == "answer" and not plan.problem.workload.reasoning_share:
+            continue  # it is the TTFT then
+        for label in SHOWN:
+            found = _simulated_latency(plan, simulated.outcome, name, PERCENTILES[label])
+            title = f"{TITLES[name]} {LABELS[label]}"
+            closed = view.percentile(name, PERCENTILES[label])
+            reason = "; ".join(part for part in (flagged, _definition(plan, name)) if part)
+            yield Row(f"{name}_{label}_seconds", title, closed, found, tolerances[label], reason)
+
+
+def _definition(plan: Plan, name: str) -> str:
+    """Where a prediction is of something else than what is measured."""
+    aggregated = plan.pools_at_rate is not None and plan.pools_at_rate.both is not None
+    if name == "step" and aggregated:
+        return "step percentiles of a pool that does both are predicted over tokens, and measured over time"
+    return ""
+
+
+def _latency_flag(plan: Plan) -> str:
+    """Why the latency laws warned; a KV pool that overflows is outside their range too."""
+    overflow = max((pool.kv_overflow_probability or 0.0 for pool in plan.pools), default=0.0)
+    short = [f"KV overflow {overflow:.1%}: the pool is not ample"] if overflow > AMPLE_OVERFLOW else []
+    assert plan.pools_at_rate is not None
+    return "; ".join([*law_warnings(plan.problem, plan.pools_at_rate), *short])
+
+
+def _simulated_latency(plan: Plan, outcome: Outcome, name: str, p: float) -> Estimate:
+    if name in ("itl", "step"):
+        seconds, number, tokens = outcome.steps
+        return quantile(seconds, p, tokens if name == "itl" else number * seconds)
+    return quantile(request_seconds(plan, outcome, name), p)
+
+
+def request_seconds(plan: Plan, outcome: Outcome, name: str) -> Array:
+    """A latency of every measured request, by arrival; TPOT of those with two output tokens and more [s]."""
+    arrival, first, finish = (
+        outcome.column(lambda r: r.arrival), outcome.column(lambda r: r.first), outcome.column(lambda r: r.finish)
+    )  # fmt: skip
+    if name == "ttft":
+        return first - arrival
+    if name == "e2e":
+        return finish - arrival
+    if name == "answer":  # output tokens are taken as evenly spaced
+        return first - arrival + (plan.problem.workload.reasoning_share or 0.0) * (finish - first)
+    steps = outcome.column(lambda r: r.output - 1.0)
+    return np.asarray((finish - first)[steps > 0] / steps[steps > 0])
+
+
+def _pool(plan: Plan, simulated: SimulatedPlan) -> Iterator[Row]:
+    """Batch and KV pool of a rank."""
+    pool, outcome = plan.pools[-1], simulated.outcome
+    state, flagged, pressure = outcome.states, _latency_flag(plan), _pressure(plan)
+    short = "; ".join(pressure.warnings)
+    yield Row("batch_mean", "batch mean", pool.batch_mean or 0.0, outcome.batch, BATCH, flagged)
+    found = quantile(state[1], 0.99, state[0])
+    yield Row("batch_p99", "batch P99", pool.batch_p99 or 0.0, found, Tolerance(0.10, 1.0), flagged)
+    yield Row("kv_use_mean", "KV use mean", pool.kv_use_mean or 0.0, outcome.kv_use, KV_SHARE, flagged)
+    found = quantile(state[2], 0.99, state[0])
+    yield Row("kv_use_p99", "KV use P99", min(pool.kv_use_p99 or 0.0, 1.0), found, Tolerance(0.10, 0.02), flagged)
+    overflow = pool.kv_overflow_probability or 0.0
+    yield Row("kv_overflow_probability", "KV overflow", overflow, outcome.overflow, OVERFLOW, short)
+    found, expected = mean(outcome.column(lambda r: float(r.preemptions))), pressure.preemptions_per_request
+    yield Row("preemptions_per_request", "preemptions a request", expected, found, PREEMPTIONS, short)
+    found = outcome.recompute_per_token
+    yield Row("recompute_share", "recomputed a token", pressure.recompute_per_token, found, RECOMPUTE, short)
+    found = quantile(outcome.column(_largest_gap), 0.99)
+    yield Row("largest_gap_p99_seconds", "largest gap P99", pressure.gap_quantile(0.99), found, GAP, short)
+
+
+def _largest_gap(request: Request) -> float:
+    """Largest gap that a preemption made between two tokens; a mean step where none did, as the law has it [s]."""
+    return max(request.largest_gap, (request.finish - request.first) / max(request.output - 1, 1))
+
+
+def _pressure(plan: Plan) -> KvPressure:
+    """The law of KV pressure for a rank of the plan."""
+    pools, problem = plan.pools_at_rate, plan.problem
+    assert pools is not None
+    decode = pools.decode
+    return kv_pressure(
+        problem.workload, capacity_tokens(problem, decode.budget), request_rate=decode.rank_rate,
+        step_time=decode.coefficients, max_num_seqs=decode.cap,
+    )  # fmt: skip
+
+
+def _prefill(plan: Plan, simulated: SimulatedPlan) -> Iterator[Row]:
+    """Load of the prefill pool."""
+    if simulated.prefill is None:
+        return
+    assert plan.pools_at_rate is not None
+    assert plan.pools_at_rate.prefill is not None
+    apart = np.diff(simulated.prefill.arrivals)
+    load = ratio(np.array(simulated.prefill.busy[1:]), apart * plan.pools_at_rate.prefill.ranks)
+    yield Row("prefill_load", "prefill load", plan.pools[0].utilization, load, PREFILL_LOAD)

@@ -1,0 +1,61 @@
+"""When a predicted and a simulated figure agree."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from capplan.simulation.intervals import Estimate
+
+AGREES, NOISE, DISAGREES, FLAGGED = "agrees", "within noise", "disagrees", "flagged"
+NOISE_WIDTHS = 2.0
+"""Half widths of the 95 % interval by which noise may part the two figures."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Largest difference that is agreement: relative, absolute, or the larger of both."""
+
+    relative: float = 0.0
+    absolute: float = 0.0
+
+    def allowed(self, simulated: float) -> float:
+        """Difference allowed, noise apart."""
+        return max(self.relative * abs(simulated), self.absolute)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One quantity: what the closed form says and what the simulation found.
+
+    Parameters
+    ----------
+    name : key of the quantity; ends in its unit where it has one
+    title : what a person reads
+    closed : by the closed form
+    simulated : by the simulation, with its 95 % interval
+    tolerance : difference that is agreement
+    flagged : why the closed form warned that it is outside its range; empty where it did not
+    """
+
+    name: str
+    title: str
+    closed: float
+    simulated: Estimate
+    tolerance: Tolerance
+    flagged: str = ""
+
+    @property
+    def difference(self) -> float:
+        """Closed form less simulation."""
+        return self.closed - self.simulated.value
+
+    @property
+    def verdict(self) -> str:
+        """``agrees`` in the tolerance; ``within noise`` of the run; ``disagrees``; ``flagged``: told, not judged."""
+        apart = abs(self.difference)
+        if apart <= self.tolerance.allowed(self.simulated.value):
+            return AGREES
+        if apart <= NOISE_WIDTHS * self.simulated.half_width and math.isfinite(apart):
+            return NOISE
+        return FLAGGED if self.flagged else DISAGREES

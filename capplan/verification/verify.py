@@ -1,0 +1,138 @@
+"""``verify``: the pools of a plan simulated event by event, and every prediction beside what was found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from capplan.cards.trace_arrivals import load_arrivals
+from capplan.errors import InputError, shown
+from capplan.planning.plan import Plan
+from capplan.planning.plan import plan as make_plan
+from capplan.planning.scenario import Scenario
+from capplan.quantities.units import format_seconds
+from capplan.simulation.run import Progress
+from capplan.verification.comparison import rows
+from capplan.verification.pools import simulate_plan
+from capplan.verification.verdict import DISAGREES, Row
+
+REQUESTS = 50_000
+LEAST_REQUESTS, MOST_REQUESTS = 1000, 10_000_000
+HEADER = ["quantity", "closed form", "simulated", "95 % interval", "difference", "verdict"]
+
+
+@dataclass(frozen=True, repr=False)
+class Verification:
+    """A plan and its simulation. ``rows`` is empty where the plan is infeasible: there is nothing to run."""
+
+    plan: Plan
+    rows: tuple[Row, ...]
+    requests: int
+    refused: int
+    seed: int
+    seconds: float
+    """What the simulation took [s]."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether no prediction disagrees beyond its tolerance, noise and its own warnings."""
+        return all(row.verdict != DISAGREES for row in self.rows)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The warnings behind the rows that are told but not judged."""
+        return tuple(dict.fromkeys(row.flagged for row in self.rows if row.verdict == "flagged"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; keys carry units."""
+        return {
+            "agrees": self.agrees,
+            "feasible": self.plan.feasible,
+            "requests": self.requests,
+            "refused_requests": self.refused,
+            "seed": self.seed,
+            "simulation_seconds": self.seconds,
+            "quantities": {row.name: _record(row) for row in self.rows},
+        }
+
+    def to_rows(self) -> list[list[str]]:
+        """A table for people, without its header."""
+        return [_cells(row) for row in self.rows]
+
+
+def _record(row: Row) -> dict[str, Any]:
+    return {
+        "closed_form": row.closed,
+        "simulated": row.simulated.value,
+        "simulated_low": row.simulated.low,
+        "simulated_high": row.simulated.high,
+        "difference": row.difference,
+        "verdict": row.verdict,
+        "flagged": row.flagged or None,
+    }
+
+
+def _cells(row: Row) -> list[str]:
+    show = format_seconds if row.name.endswith("_seconds") else _plain
+    found = row.simulated
+    relative = f"{row.difference / found.value:+.1%}" if found.value > 0.01 or show is format_seconds else "-"
+    if not row.tolerance.relative:
+        relative = f"{row.difference:+.3f}"
+    return [row.title, show(row.closed), show(found.value), f"+- {show(found.half_width)}", relative, row.verdict]
+
+
+def _plain(value: float) -> str:
+    return f"{value:.4g}" if value >= 1e-4 or value == 0 else "< 0.0001"
+
+
+def verify(
+    scenario: str | Path | Mapping[str, Any] | Scenario = {},  # noqa: B006
+    *,
+    trace: str | Path | None = None,
+    requests: int = REQUESTS,
+    seed: int = 0,
+    progress: Progress | None = None,
+    **overrides: Any,
+) -> Verification:
+    """Plan a scenario, simulate the pools of the plan under the engine's scheduler rules, and compare.
+
+    Parameters
+    ----------
+    scenario, overrides : as for :func:`capplan.planning.plan.plan`
+    trace : file whose arrival times replace Poisson or bursty arrivals, thinned or overlaid to the scenario's rate
+    requests : requests measured, 1,000 at least
+    seed : of lengths, arrivals and routing; the same seed gives the same run
+    progress : told of complete requests, and how many there will be
+
+    Returns
+    -------
+    verification : :class:`Verification` with ``.agrees``, ``.rows``, ``.to_dict()``
+
+    Raises
+    ------
+    InputError : as for a plan; a trace without arrival times; requests or seed out of range
+    """
+    _check(requests, seed)
+    stamps = None if trace is None else load_arrivals(Path(trace))
+    answer = make_plan(scenario, **overrides)
+    if stamps is not None and answer.problem.scenario.workload.concurrency is not None:
+        raise InputError("a closed loop has no arrival times of its own; give a rate", key="--trace")
+    if not answer.feasible:
+        return Verification(answer, (), 0, 0, seed, 0.0)
+    begin = time.perf_counter()
+    simulated = simulate_plan(answer, requests, seed, stamps, progress)
+    spent = time.perf_counter() - begin
+    refused = simulated.outcome.records.refused
+    return Verification(answer, rows(answer, simulated), requests, refused, seed, spent)
+
+
+def _check(requests: Any, seed: Any) -> None:
+    if isinstance(requests, bool) or not isinstance(requests, int) or not LEAST_REQUESTS <= requests <= MOST_REQUESTS:
+        raise InputError(
+            f"{shown(requests)} must be a whole number from {LEAST_REQUESTS:,} to {MOST_REQUESTS:,}", key="--requests"
+        )
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise InputError(f"{shown(seed)} must be a whole number, 0 or more", key="--seed")

@@ -1,0 +1,56 @@
+"""Arrival times of traces: columns, units, dates, and what is refused."""
+
+import pytest
+
+from capplan.cards.trace_arrivals import load_arrivals
+from capplan.errors import InputError
+
+
+def _written(tmp_path, text, name="trace.csv"):
+    file = tmp_path / name
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("arrival_s,isl,osl\n1.5,1,2\n2,1,2\n4.25,1,2\n", "t.csv"),
+        ("arrival_ms,isl,osl\n1500,1,2\n2000,1,0\n4250,1,2\n", "t.csv"),
+        (
+            '{"timestamp": 1500, "input_length": 8, "output_length": 2, "hash_ids": [1]}\n'
+            '{"timestamp": 2000, "input_length": 8, "output_length": 2, "hash_ids": [2]}\n'
+            '{"timestamp": 4250, "input_length": 8, "output_length": 2, "hash_ids": [3]}\n',
+            "t.jsonl",
+        ),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:01.5000000,5,6\n2023-11-16 18:00:02,5,6\n"
+            "2023-11-16 18:00:04.250,5,6\n",
+            "t.csv",
+        ),
+    ],
+)
+def test_seconds_milliseconds_and_dates(tmp_path, text, name):
+    times = load_arrivals(_written(tmp_path, text, name))
+    assert list(times - times[0]) == pytest.approx([0.0, 0.5, 2.75])
+
+
+def test_columns_of_other_names(tmp_path):
+    file = _written(tmp_path, "sent,isl,osl\n1,1,2\n3,1,2\n")
+    assert list(load_arrivals(file, {"timestamp": "sent:s"})) == [0.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("input_tokens,output_tokens\n1,2\n", "no column of arrival times; known: timestamp"),
+        ("arrival_s,isl,osl\n1,1,1\nsoon,1,1\n", "line 3, arrival_s"),
+        ("arrival_s,isl,osl\n1,1,1\n-2,1,1\n", "line 3, arrival_s"),
+        ("arrival_s,isl,osl\n1,1,1\nnan,1,1\n", "is no time"),
+        ("arrival_s,isl,osl\n3,1,1\n3,1,1\n", "two different"),
+        ("", "holds no request"),
+    ],
+)
+def test_what_is_no_time_is_refused(tmp_path, text, said):
+    with pytest.raises(InputError, match=said):
+        load_arrivals(_written(tmp_path, text))

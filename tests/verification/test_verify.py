@@ -1,0 +1,137 @@
+"""A verification: verdicts, what is compared, seeds, closed loops, traces; and closed forms on random scenarios."""
+
+import math
+from itertools import count, islice
+
+import numpy as np
+import pytest
+
+from benchmarks.verify import compare, drawn_case, flags, predicted, predicted_pressure, within
+from capplan.errors import InputError
+from capplan.simulation.intervals import Estimate
+from capplan.verification.comparison import LATENCY_TOLERANCES
+from capplan.verification.verdict import Row, Tolerance
+from capplan.verification.verify import verify
+
+SMALL = {
+    "model": "llama-3.1-8b",
+    "hardware": {"gpu": "h100", "max_gpus": 16},
+    "workload": {"input": 500, "output": {"law": "lognormal", "mean": 300, "cv": 1.0, "max": "8k"}, "rate": "20/s"},
+    "slo": {"tpot_p99": "30ms", "ttft_p99": "2s"},
+    "serving": {"mode": "disaggregated"},
+}
+
+
+def _changed(**sections):
+    return {name: {**SMALL[name], **sections.get(name, {})} if name != "model" else SMALL[name] for name in SMALL}
+
+
+@pytest.mark.parametrize(
+    ("closed", "half_width", "flagged", "verdict"),
+    [
+        (1.04, 0.0, "", "agrees"),
+        (0.96, 0.0, "load", "agrees"),
+        (1.2, 0.11, "", "within noise"),
+        (1.2, 0.09, "", "disagrees"),
+        (1.2, 0.09, "load above 0.9", "flagged"),
+        (math.inf, math.inf, "", "disagrees"),
+    ],
+)
+def test_verdicts(closed, half_width, flagged, verdict):
+    assert Row("x", "x", closed, Estimate(1.0, half_width), Tolerance(0.05), flagged).verdict == verdict
+
+
+@pytest.fixture(scope="module")
+def found():
+    return verify(SMALL, requests=6000, seed=1)
+
+
+def test_every_quantity_of_a_plan_is_compared(found):
+    names = [row.name for row in found.rows]
+    assert {f"{kind}_p99_seconds" for kind in LATENCY_TOLERANCES if kind != "answer"} < set(names)
+    assert "answer_p99_seconds" not in names  # these requests do not reason
+    assert {"batch_mean", "kv_use_mean", "kv_overflow_probability", "recompute_share", "prefill_load"} < set(names)
+    assert len(names) == len(set(names)) == len(found.to_rows())
+    record = found.to_dict()["quantities"]["tpot_p99_seconds"]
+    assert record["simulated_low"] < record["simulated"] < record["simulated_high"]
+
+
+def test_a_calm_plan_agrees(found):
+    assert found.agrees, found.to_rows()
+    assert found.refused == 0
+    assert not found.flags
+
+
+def test_the_seed_decides(found):
+    again, other = verify(SMALL, requests=6000, seed=1), verify(SMALL, requests=6000, seed=2)
+    assert again.to_rows() == found.to_rows()
+    assert other.to_rows() != found.to_rows()
+
+
+def test_a_pool_for_both():
+    both = verify(_changed(serving={"mode": "aggregated"}), requests=3000)
+    assert "prefill_load" not in [row.name for row in both.rows]
+    step = next(row for row in both.rows if row.name == "step_p99_seconds")
+    assert step.flagged
+    ttft = next(row for row in both.rows if row.name == "ttft_p50_seconds")
+    assert ttft.verdict in ("agrees", "within noise")
+
+
+@pytest.mark.parametrize("mode", ["aggregated", "disaggregated"])
+def test_a_closed_loop_keeps_its_requests_in_flight(mode):
+    scenario = _changed(serving={"mode": mode})
+    scenario["workload"] = {**scenario["workload"], "concurrency": 100}
+    del scenario["workload"]["rate"]
+    loop = verify(scenario, requests=3000)
+    batch = next(row for row in loop.rows if row.name == "batch_mean")
+    pool = loop.plan.pools_at_rate.decode
+    assert 80 < batch.simulated.value * pool.ranks <= 100
+
+
+def test_an_infeasible_plan_is_not_run():
+    hopeless = verify(_changed(slo={"tpot_p99": "1ms"}))
+    assert not hopeless.plan.feasible
+    assert hopeless.rows == ()
+
+
+def test_arrivals_of_a_trace(tmp_path):
+    stamps = np.cumsum(np.random.default_rng(0).exponential(0.05, 2000))
+    file = tmp_path / "arrivals.csv"
+    lines = "\n".join(f"{stamp:.6f},100,100" for stamp in stamps)
+    file.write_text(f"arrival_s,input_tokens,output_tokens\n{lines}", encoding="utf-8")
+    traced = verify(SMALL, trace=file, requests=3000)
+    load = next(row for row in traced.rows if row.name == "prefill_load")
+    assert load.simulated.value == pytest.approx(load.closed, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"requests": 10}, "--requests"),
+        ({"requests": 1e5}, "--requests"),
+        ({"seed": -1}, "--seed"),
+        ({"trace": "nowhere.csv"}, "nowhere.csv"),
+    ],
+)
+def test_bad_input(given, said):
+    with pytest.raises(InputError, match=said):
+        verify(SMALL, **given)
+
+
+@pytest.mark.simulation
+def test_closed_forms_on_a_sample_of_random_scenarios():
+    found = list(islice(_in_range(), 20))
+    assert np.mean([within(f.tpot, 0.05, 2) for f in found]) >= 0.8
+    poisson = [abs(f.ttft[0] / f.ttft[1].value - 1) for f in found if f.case.dispersion == 1]
+    assert np.median(poisson) < 0.15
+    assert np.mean([abs(f.overflow[0] - f.overflow[1].value) < 0.02 for f in found]) >= 0.9
+
+
+def _in_range():
+    """Random scenarios where no closed form warns, and a short run holds some relaxation times."""
+    for seed in count():
+        case = drawn_case(seed, small=True)
+        state, pressure = predicted(case), predicted_pressure(case)
+        short = 80 * case.rate * state.relaxation_seconds > 5000
+        if not (short or flags(state, pressure) or pressure.warnings):
+            yield compare(case, 5000, seed)
