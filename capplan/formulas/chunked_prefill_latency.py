@@ -57,14 +57,28 @@ class AtomLaw:
 
 def gap_law(rank: ChunkedRank) -> AtomLaw:
     """Law of the gap between two tokens of a request (ITL), over gaps."""
-    mixture, mean, variance = rank.mixture, rank.decode_step, rank.spectrum.decode_variance
-    points = _gamma_points(mean - rank.empty_step, variance) + rank.empty_step
-    seconds = np.add.outer(points, rank.token_cost * mixture.tokens).ravel()
+    points, seconds = _step_atoms(rank)
     # a gap counts once per running request: steps with a larger batch weigh more
     batch = np.maximum(points - rank.empty_step, 0.0) / max(rank.decode_cost, 1e-300) + 1e-12
-    shares = np.outer(batch, mixture.shares).ravel()
-    order = np.argsort(seconds, kind="stable")
-    return AtomLaw(seconds[order], shares[order] / shares.sum())
+    return _weighed(seconds, np.outer(batch, rank.mixture.shares))
+
+
+def step_law(rank: ChunkedRank) -> AtomLaw:
+    """Law of the step that is running, over time: long steps weigh more."""
+    _, seconds = _step_atoms(rank)
+    return _weighed(seconds, seconds * rank.mixture.shares)
+
+
+def _step_atoms(rank: ChunkedRank) -> tuple[FloatArray, FloatArray]:
+    """Equally likely decode steps, and each of them with every number of prompt tokens [s]."""
+    mean, variance = rank.decode_step, rank.spectrum.decode_variance
+    points = _gamma_points(mean - rank.empty_step, variance) + rank.empty_step
+    return points, np.add.outer(points, rank.token_cost * rank.mixture.tokens)
+
+
+def _weighed(seconds: FloatArray, weights: FloatArray) -> AtomLaw:
+    order = np.argsort(seconds, axis=None, kind="stable")
+    return AtomLaw(seconds.ravel()[order], weights.ravel()[order] / weights.sum())
 
 
 def _gamma_points(mean: float, variance: float) -> FloatArray:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.cards.workload import Workload
-from capplan.formulas.chunked_prefill_latency import AtomLaw, TpotLaw, gap_law, tpot_law, ttft_law
+from capplan.formulas.chunked_prefill_latency import AtomLaw, TpotLaw, gap_law, step_law, tpot_law, ttft_law
 from capplan.formulas.chunked_prefill_numeric import ChunkedRank
 from capplan.formulas.robust_queue import queue_dispersion
 from capplan.formulas.stationary import thinned_dispersion
@@ -54,8 +54,10 @@ class MixedState:
 
     @cached_property
     def _tpot(self) -> TpotLaw:
-        law = tpot_law(self.rank)
-        return replace(law, variances=law.variances * self.burst_factor)
+        """Bursts widen the law, and requests that come in bursts meet longer steps: E_t T = E_s T + V_T/E_s T."""
+        law, more = tpot_law(self.rank), self.burst_factor - 1
+        means = law.means + more * law.variances / self.rank.step_mean
+        return replace(law, means=means, variances=law.variances * self.burst_factor)
 
     def tpot_quantile(self, p: float) -> float:
         """TPOT over requests [s]."""
@@ -77,9 +79,13 @@ class MixedState:
         """Share of gaps of at most that length [1]."""
         return self._gaps.share_within(seconds)
 
+    @cached_property
+    def _steps(self) -> AtomLaw:
+        return step_law(self.rank)
+
     def step_quantile(self, p: float) -> float:
-        """Step time; as the ITL, which weighs steps by their batch [s]."""
-        return self._gaps.quantile(p)
+        """Step time, over time [s]."""
+        return self._steps.quantile(p)
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,16 +54,7 @@ def _latencies(plan: Plan, simulated: SimulatedPlan) -> Iterator[Row]:
             found = _simulated_latency(plan, simulated.outcome, name, PERCENTILES[label])
             title = f"{TITLES[name]} {LABELS[label]}"
             closed = view.percentile(name, PERCENTILES[label])
-            reason = "; ".join(part for part in (flagged, _definition(plan, name)) if part)
-            yield Row(f"{name}_{label}_seconds", title, closed, found, tolerances[label], reason)
-
-
-def _definition(plan: Plan, name: str) -> str:
-    """Where a prediction is of something else than what is measured."""
-    aggregated = plan.pools_at_rate is not None and plan.pools_at_rate.both is not None
-    if name == "step" and aggregated:
-        return "step percentiles of a pool that does both are predicted over tokens, and measured over time"
-    return ""
+            yield Row(f"{name}_{label}_seconds", title, closed, found, tolerances[label], flagged)
 
 
 def _latency_flag(plan: Plan) -> str:

@@ -71,10 +71,9 @@ def test_the_seed_decides(found):
 def test_a_pool_for_both():
     both = verify(_changed(serving={"mode": "aggregated"}), requests=3000)
     assert "prefill_load" not in [row.name for row in both.rows]
-    step = next(row for row in both.rows if row.name == "step_p99_seconds")
-    assert step.flagged
-    ttft = next(row for row in both.rows if row.name == "ttft_p50_seconds")
-    assert ttft.verdict in ("agrees", "within noise")
+    for name in ("step_p50_seconds", "step_p99_seconds", "ttft_p50_seconds"):
+        row = next(row for row in both.rows if row.name == name)
+        assert row.verdict in ("agrees", "within noise")
 
 
 @pytest.mark.parametrize("mode", ["aggregated", "disaggregated"])
