@@ -30,6 +30,7 @@ from benchmarks.tail_runs import hyperexponential_dispersion  # noqa: E402
 from capplan.cards.workload_card import load_workload  # noqa: E402
 from capplan.formulas.queueing_numeric import mgk_queue  # noqa: E402
 from capplan.planning.latency import probability_grid  # noqa: E402
+from capplan.planning.pressure import LEAST_PEAKEDNESS  # noqa: E402
 from capplan.serving.pressure import KvPressure, kv_pressure  # noqa: E402
 from capplan.serving.stationary import Stationary, concurrency  # noqa: E402
 from capplan.simulation.arrivals import renewal_times  # noqa: E402
@@ -125,9 +126,18 @@ def predicted(case: Case) -> Stationary:
     return concurrency(case.workload, case.rate, case.step, dispersion=index, **options)
 
 
-def predicted_pressure(case: Case) -> KvPressure:
-    """KV pressure of one instance."""
-    return kv_pressure(case.workload, case.pool_tokens, request_rate=case.rate, step_time=case.step, block_size=BLOCK)
+def peakedness(case: Case, state: Stationary) -> float:
+    """What bursts and routing make of the variance of the batch, as a plan takes it."""
+    calm = concurrency(case.workload, case.rate, case.step)
+    return max(LEAST_PEAKEDNESS, (state.std / calm.std) ** 2)
+
+
+def predicted_pressure(case: Case, peakedness: float = 1.0) -> KvPressure:
+    """KV pressure of one instance; prompts are read elsewhere."""
+    return kv_pressure(
+        case.workload, case.pool_tokens, request_rate=case.rate, step_time=case.step, block_size=BLOCK,
+        peakedness=peakedness, prompts_elsewhere=True,
+    )  # fmt: skip
 
 
 def predicted_ttft_p99(case: Case, state: Stationary) -> float:
@@ -176,7 +186,8 @@ class Compared:
 
 def compare(case: Case, requests: int, seed: int) -> Compared:
     """One scenario."""
-    state, pressure = predicted(case), predicted_pressure(case)
+    state = predicted(case)
+    pressure = predicted_pressure(case, peakedness(case, state))
     one = case.rate * state.relaxation_seconds
     number = int(min(max(RELAXATIONS * one, LEAST_REQUESTS), requests))
     run = simulated(case, number, seed)

@@ -18,7 +18,7 @@ EXIT_DISAGREES = 1
 def verify(
     context: typer.Context,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Any key: slo.tpot_p99=30ms.")] = None,
-    trace: Annotated[str | None, typer.Option("--trace", help="File whose arrival times are used.")] = None,
+    trace: Annotated[str | None, typer.Option("--trace", help="Trace whose requests are replayed.")] = None,
     requests: Annotated[int, typer.Option("--requests", help="Requests measured.")] = 50_000,
     seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same run.")] = 0,
     json_: JsonFlag = False,

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 _AT_ONCE = 4096
+WHOLE_COPIES = 0.005
+"""Deviation from a whole number of copies of a trace that is none."""
 
 
 def renewal_times(rate: float, dispersion: float, random: np.random.Generator) -> Iterator[float]:
@@ -46,8 +48,8 @@ def _gaps(rate: float, dispersion: float, random: np.random.Generator) -> Array:
     return random.exponential(1.0, _AT_ONCE) / (2 * rate * np.where(fast, share, 1 - share))
 
 
-def trace_times(stamps: Array, rate: float, random: np.random.Generator) -> Iterator[float]:
-    """The timestamps of a trace over and over, at another rate.
+def trace_times(stamps: Array, rate: float, random: np.random.Generator) -> Iterator[tuple[float, int]]:
+    """The timestamps of a trace over and over, at another rate, each with its place in the trace.
 
     Fewer requests than the trace has: each is kept with that probability. More: copies of the trace are laid over one
     another, each begun at a random place, so that bursts keep their durations.
@@ -60,19 +62,21 @@ def trace_times(stamps: Array, rate: float, random: np.random.Generator) -> Iter
 
     Returns
     -------
-    times : without end, rising from 0 [s]
+    times, places : without end, times rising from 0 [s, 1]
     """
-    stamps = np.sort(stamps) - stamps.min()
+    order = np.argsort(stamps, kind="stable")
+    stamps = stamps[order] - stamps.min()
     span = float(stamps[-1]) * len(stamps) / (len(stamps) - 1)
     copies = rate * span / len(stamps)
+    if abs(copies / max(round(copies), 1) - 1) < WHOLE_COPIES:
+        copies = float(round(copies))  # the rate of the trace itself: no request is left out
     shifts = random.random(math.ceil(copies)) * span
     kept = np.full(len(shifts), copies / len(shifts))
     turn = 0
     while True:
-        parts = [
-            ((stamps + shift) % span)[random.random(len(stamps)) < share]
-            for shift, share in zip(shifts, kept, strict=True)
-        ]
-        for time in turn * span + np.sort(np.concatenate(parts)):
-            yield float(time)
+        chosen = [random.random(len(stamps)) < share for share in kept]
+        times = np.concatenate([((stamps + shift) % span)[one] for shift, one in zip(shifts, chosen, strict=True)])
+        places = np.concatenate([order[one] for one in chosen])
+        for next_one in np.argsort(times, kind="stable").tolist():
+            yield turn * span + float(times[next_one]), int(places[next_one])
         turn += 1

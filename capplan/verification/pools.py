@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from capplan.cards.trace_requests import TraceRequests
 from capplan.planning.decode_pool import capacity_tokens
 from capplan.planning.operating_point import Line, line_and_wait, line_at
 from capplan.planning.plan import Plan
 from capplan.planning.pools import Pools
-from capplan.planning.prefill_pool import PromptCost, token_budget
+from capplan.planning.prefill_pool import PrefillPool as PlannedPrefill
+from capplan.planning.prefill_pool import token_budget
 from capplan.planning.problem import Problem
 from capplan.planning.prompt_line import prompt_line
 from capplan.simulation.arrivals import renewal_times, trace_times
@@ -35,7 +37,7 @@ class SimulatedPlan:
 
 
 def simulate_plan(
-    plan: Plan, requests: int, seed: int, stamps: Any = None, progress: Progress | None = None
+    plan: Plan, requests: int, seed: int, trace: TraceRequests | None = None, progress: Progress | None = None
 ) -> SimulatedPlan:
     """Run the pools of a feasible plan at its offered rate, or with its requests in flight.
 
@@ -44,7 +46,7 @@ def simulate_plan(
     plan : a feasible plan
     requests : requests measured
     seed : of lengths, arrivals and routing
-    stamps : arrival times of a trace [s]; None for Poisson or bursty arrivals as the scenario says
+    trace : requests replayed; None for those of the scenario's law, in Poisson or bursty arrivals
     progress : told how far the run is
     """
     pools, problem = plan.pools_at_rate, plan.problem
@@ -52,7 +54,7 @@ def simulate_plan(
     random, choices = seeded(seed)
     pool = decode_pool(problem, pools, choices)
     requests_of = _Requests(problem, pools, random)
-    prefill = None if pools.prefill is None else prefill_pool(pools.prefill.cost, pools.prefill.ranks)
+    prefill = None if pools.prefill is None else prefill_pool(pools.prefill, problem, choices)
     in_flight = problem.scenario.workload.concurrency
     if in_flight is not None:
         first = under_way(problem.workload, in_flight, random)
@@ -60,7 +62,7 @@ def simulate_plan(
         return SimulatedPlan(outcome, prefill)
     for request in under_way(problem.workload, _running(pools, random), random):
         pool.place(request)
-    feed = requests_of.arriving(problem.rate, problem.scenario.workload.dispersion, stamps)
+    feed = requests_of.arriving(problem.rate, problem.scenario.workload.dispersion, trace)
     outcome = run_open(pool, feed if prefill is None else prefill.feed(feed), requests, progress)
     return SimulatedPlan(outcome, prefill)
 
@@ -106,14 +108,15 @@ def _rank_line(problem: Problem, pools: Pools) -> Line:
     return decode.coefficients if found is None else found[0]
 
 
-def prefill_pool(cost: PromptCost, ranks: int) -> PrefillPool:
+def prefill_pool(pool: PlannedPrefill, problem: Problem, choices: Random) -> PrefillPool:
     """The pool that prefills; times between the plan's prompts are interpolated."""
+    cost = pool.cost
     prompts, place = np.unique(cost.prompts, return_index=True)
     tokens = [0.0, *prompts.tolist()]
     busy = [0.0, *cost.share_seconds[place].tolist()]
     own = [0.0, *(cost.alone_seconds + cost.transfer_seconds)[place].tolist()]
     times = PromptTimes(lambda prompt: _between(tokens, busy, prompt), lambda prompt: _between(tokens, own, prompt))
-    return PrefillPool(ranks, times)
+    return PrefillPool(pool.ranks, times, problem.scenario.serving.routing, choices)
 
 
 def _between(tokens: list[float], seconds: list[float], prompt: int) -> float:
@@ -135,18 +138,20 @@ class _Requests:
 
     def new(self, arrival: float) -> Request:
         """The next request."""
-        prompt, output = next(self._lengths)
+        return self._of(arrival, *next(self._lengths))
+
+    def _of(self, arrival: float, prompt: int, output: int) -> Request:
         if not self._apart:
             return Request(prompt, output, arrival)
         return Request(prompt, max(output, self._made + 1), arrival, self._made, loaded=True)
 
-    def arriving(self, rate: float, dispersion: float, stamps: Any) -> Iterator[Request]:
+    def arriving(self, rate: float, dispersion: float, trace: TraceRequests | None) -> Iterator[Request]:
         """An open stream of them."""
-        if stamps is None:
-            times = renewal_times(rate, dispersion, self._random)
-        else:
-            times = trace_times(stamps, rate, self._random)
-        return map(self.new, times)
+        if trace is None:
+            return map(self.new, renewal_times(rate, dispersion, self._random))
+        prompts, outputs = (np.maximum(column, 1).astype(int).tolist() for column in (trace.prompts, trace.outputs))
+        times = trace_times(trace.times, rate, self._random)
+        return (self._of(now, prompts[place], outputs[place]) for now, place in times)
 
     def following(self, prefill: PrefillPool | None) -> Any:
         """What follows a completion in a closed loop."""

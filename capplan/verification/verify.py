@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from capplan.cards.trace_arrivals import load_arrivals
+from capplan.cards.trace_requests import TraceRequests, load_requests
 from capplan.errors import InputError, shown
 from capplan.planning.plan import Plan
 from capplan.planning.plan import plan as make_plan
+from capplan.planning.problem import Problem
 from capplan.planning.scenario import Scenario
 from capplan.quantities.units import format_seconds
 from capplan.simulation.run import Progress
@@ -102,7 +103,8 @@ def verify(
     Parameters
     ----------
     scenario, overrides : as for :func:`capplan.planning.plan.plan`
-    trace : file whose arrival times replace Poisson or bursty arrivals, thinned or overlaid to the scenario's rate
+    trace : file whose requests are replayed, thinned or overlaid to the scenario's rate; without it the scenario's own
+        trace where the plan took its dispersion from it, else requests of the scenario's law
     requests : requests measured, 1,000 at least
     seed : of lengths, arrivals and routing; the same seed gives the same run
     progress : told of complete requests, and how many there will be
@@ -116,17 +118,26 @@ def verify(
     InputError : as for a plan; a trace without arrival times; requests or seed out of range
     """
     _check(requests, seed)
-    stamps = None if trace is None else load_arrivals(Path(trace))
+    given = None if trace is None else load_requests(Path(trace))
     answer = make_plan(scenario, **overrides)
-    if stamps is not None and answer.problem.scenario.workload.concurrency is not None:
+    if given is not None and answer.problem.scenario.workload.concurrency is not None:
         raise InputError("a closed loop has no arrival times of its own; give a rate", key="--trace")
+    replayed = given or _own_trace(answer.problem)
     if not answer.feasible:
         return Verification(answer, (), 0, 0, seed, 0.0)
     begin = time.perf_counter()
-    simulated = simulate_plan(answer, requests, seed, stamps, progress)
+    simulated = simulate_plan(answer, requests, seed, replayed, progress)
     spent = time.perf_counter() - begin
     refused = simulated.outcome.records.refused
     return Verification(answer, rows(answer, simulated), requests, refused, seed, spent)
+
+
+def _own_trace(problem: Problem) -> TraceRequests | None:
+    """The trace of the scenario, where the plan took the dispersion of its arrivals from it."""
+    section = problem.scenario.workload
+    if problem.arrivals is None or section.trace is None or section.concurrency is not None:
+        return None
+    return load_requests(Path(section.trace), section.columns)
 
 
 def _check(requests: Any, seed: Any) -> None:

@@ -17,6 +17,7 @@ from capplan.simulation.instance import seconds_of, slowest_pieces, steps_until
 from capplan.simulation.intervals import batch_means, mean, quantile, weighted_quantile
 from capplan.simulation.pool import DecodePool
 from capplan.simulation.population import lengths, under_way
+from capplan.simulation.prefill import PrefillPool, PromptTimes
 from capplan.simulation.request import Request
 from capplan.simulation.rules import RankRules, StepTime
 from capplan.simulation.run import run_closed, run_open, seeded
@@ -133,9 +134,34 @@ def test_arrivals_have_their_rate_and_dispersion(dispersion):
 @pytest.mark.parametrize("rate", [0.3, 1.0, 2.7])
 def test_a_trace_is_thinned_or_overlaid(rate):
     stamps = np.cumsum(np.random.default_rng(2).exponential(1.0, 3000)) + 500
-    times = np.fromiter(itertools.islice(trace_times(stamps, rate, np.random.default_rng(3)), 9000), float)
+    replayed = itertools.islice(trace_times(stamps, rate, np.random.default_rng(3)), 9000)
+    times, places = (np.array(column) for column in zip(*replayed, strict=True))
     assert (np.diff(times) >= 0).all()
+    assert np.ptp(places) == 2999
     assert len(times) / times[-1] == pytest.approx(rate, rel=0.05)
+
+
+def test_a_trace_at_its_own_rate_is_whole_and_in_order():
+    stamps = np.sort(np.random.default_rng(2).uniform(0.0, 900.0, 500))
+    rate = 499 / (stamps[-1] - stamps[0])
+    replayed = list(itertools.islice(trace_times(stamps[::-1], rate, np.random.default_rng(3)), 500))
+    times, places = (np.array(column) for column in zip(*replayed, strict=True))
+    assert sorted(places) == list(range(500))
+    begin = int(np.argmax(places))  # the replay begins at a random place of the trace
+    assert np.diff(times[:begin]) == pytest.approx(np.diff(stamps[::-1][places[:begin]]), abs=1e-9)
+
+
+def test_blind_routing_makes_a_queue_of_each_rank():
+    times = PromptTimes(busy=float, own=float)
+    pools = {name: PrefillPool(2, times, name) for name in ("least-loaded", "round-robin")}
+    long, short = (100, 0.0), (1, 1.0)
+    done = {name: [pool.serve(Request(*one)) for one in _prompts(long, short, short)] for name, pool in pools.items()}
+    assert done["least-loaded"] == [100.0, 2.0, 3.0]
+    assert done["round-robin"] == [100.0, 2.0, 101.0]
+
+
+def _prompts(*pairs):
+    return [(tokens, 1, arrival) for tokens, arrival in pairs]
 
 
 def test_time_of_steps_and_back():

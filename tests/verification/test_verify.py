@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.verify import compare, drawn_case, flags, predicted, predicted_pressure, within
 from capplan.errors import InputError
+from capplan.planning.plan import plan
 from capplan.simulation.intervals import Estimate
 from capplan.verification.comparison import LATENCY_TOLERANCES
 from capplan.verification.verdict import Row, Tolerance
@@ -94,9 +95,11 @@ def test_an_infeasible_plan_is_not_run():
 
 
 def test_arrivals_of_a_trace(tmp_path):
-    stamps = np.cumsum(np.random.default_rng(0).exponential(0.05, 2000))
+    random = np.random.default_rng(0)
+    stamps = np.cumsum(random.exponential(0.05, 2000))
+    prompts, outputs = plan(SMALL).problem.workload.draw(2000, random)
     file = tmp_path / "arrivals.csv"
-    lines = "\n".join(f"{stamp:.6f},100,100" for stamp in stamps)
+    lines = "\n".join(f"{t:.6f},{p},{o}" for t, p, o in zip(stamps, prompts, outputs, strict=True))
     file.write_text(f"arrival_s,input_tokens,output_tokens\n{lines}", encoding="utf-8")
     traced = verify(SMALL, trace=file, requests=3000)
     load = next(row for row in traced.rows if row.name == "prefill_load")

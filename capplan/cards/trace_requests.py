@@ -1,9 +1,10 @@
-"""The arrival times of a trace, one by one."""
+"""The requests of a trace, one by one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,16 @@ from capplan.cards.trace_time import Clock
 from capplan.errors import InputError
 
 
-def load_arrivals(path: Path, columns: Mapping[str, str] | None = None) -> NDArray[np.float64]:
-    """The arrival times of the requests of a trace, in its order [s].
+class TraceRequests(NamedTuple):
+    """Arrival times [s], prompt and output tokens of the requests of a trace, in its order."""
+
+    times: NDArray[np.float64]
+    prompts: NDArray[np.int64]
+    outputs: NDArray[np.int64]
+
+
+def load_requests(path: Path, columns: Mapping[str, str] | None = None) -> TraceRequests:
+    """The requests of a trace that got an answer.
 
     Parameters
     ----------
@@ -29,15 +38,18 @@ def load_arrivals(path: Path, columns: Mapping[str, str] | None = None) -> NDArr
     InputError : as :func:`capplan.cards.trace.load_trace`; no time stamps, or fewer than two different ones
     """
     try:
-        times = np.concatenate([np.zeros(0), *_batches(path, columns or {})])
-        if len(times) < 2 or times.min() == times.max():
+        parts = list(_batches(path, columns or {}))
+        if not parts:
+            raise InputError("holds no request")
+        found = TraceRequests(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        if len(found.times) < 2 or found.times.min() == found.times.max():
             raise InputError("needs at least two different arrival times", key="timestamp")
     except Exception as error:
         raise told(error, path) from None
-    return times
+    return found
 
 
-def _batches(path: Path, columns: Mapping[str, str]) -> Iterator[NDArray[np.float64]]:
+def _batches(path: Path, columns: Mapping[str, str]) -> Iterator[TraceRequests]:
     names, stream = opened(path)
     found = find_columns(names, columns)
     if found.timestamp is None:
@@ -45,4 +57,6 @@ def _batches(path: Path, columns: Mapping[str, str]) -> Iterator[NDArray[np.floa
     clock, found = Clock(found.timestamp, found.time_unit), found._replace(hashes=None)
     for batch in csv_batches(stream, names, found) if is_csv(path) else json_batches(stream, found):
         if batch.stamps is not None:
-            yield np.asarray(clock.seconds(batch.stamps, batch.dates, batch.lines), float)
+            times = np.asarray(clock.seconds(batch.stamps, batch.dates, batch.lines), float)
+            answered = batch.outputs > 0
+            yield TraceRequests(times[answered], batch.prompts[answered], batch.outputs[answered])

@@ -1,8 +1,8 @@
-"""Arrival times of traces: columns, units, dates, and what is refused."""
+"""Requests of traces: columns, units, dates, and what is refused."""
 
 import pytest
 
-from capplan.cards.trace_arrivals import load_arrivals
+from capplan.cards.trace_requests import load_requests
 from capplan.errors import InputError
 
 
@@ -16,7 +16,7 @@ def _written(tmp_path, text, name="trace.csv"):
     ("text", "name"),
     [
         ("arrival_s,isl,osl\n1.5,1,2\n2,1,2\n4.25,1,2\n", "t.csv"),
-        ("arrival_ms,isl,osl\n1500,1,2\n2000,1,0\n4250,1,2\n", "t.csv"),
+        ("arrival_ms,isl,osl\n1500,1,2\n2000,1,2\n4250,1,2\n", "t.csv"),
         (
             '{"timestamp": 1500, "input_length": 8, "output_length": 2, "hash_ids": [1]}\n'
             '{"timestamp": 2000, "input_length": 8, "output_length": 2, "hash_ids": [2]}\n'
@@ -31,13 +31,13 @@ def _written(tmp_path, text, name="trace.csv"):
     ],
 )
 def test_seconds_milliseconds_and_dates(tmp_path, text, name):
-    times = load_arrivals(_written(tmp_path, text, name))
+    times = load_requests(_written(tmp_path, text, name)).times
     assert list(times - times[0]) == pytest.approx([0.0, 0.5, 2.75])
 
 
 def test_columns_of_other_names(tmp_path):
     file = _written(tmp_path, "sent,isl,osl\n1,1,2\n3,1,2\n")
-    assert list(load_arrivals(file, {"timestamp": "sent:s"})) == [0.0, 2.0]
+    assert list(load_requests(file, {"timestamp": "sent:s"}).times) == [0.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,9 @@ def test_columns_of_other_names(tmp_path):
 )
 def test_what_is_no_time_is_refused(tmp_path, text, said):
     with pytest.raises(InputError, match=said):
-        load_arrivals(_written(tmp_path, text))
+        load_requests(_written(tmp_path, text))
+
+
+def test_lengths_come_along_and_failed_requests_stay_out(tmp_path):
+    found = load_requests(_written(tmp_path, "arrival_s,isl,osl\n1,10,2\n2,20,0\n3,30,4\n"))
+    assert [list(column) for column in found] == [[0.0, 2.0], [10, 30], [2, 4]]
