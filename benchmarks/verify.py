@@ -129,14 +129,14 @@ def predicted(case: Case) -> Stationary:
 def peakedness(case: Case, state: Stationary) -> float:
     """What bursts and routing make of the variance of the batch, as a plan takes it."""
     calm = concurrency(case.workload, case.rate, case.step)
-    return max(LEAST_PEAKEDNESS, (state.std / calm.std) ** 2)
+    return max(LEAST_PEAKEDNESS, (state.held_std / calm.std) ** 2)
 
 
-def predicted_pressure(case: Case, peakedness: float = 1.0) -> KvPressure:
+def predicted_pressure(case: Case, peakedness: float = 1.0, held_size_share: float = 1.0) -> KvPressure:
     """KV pressure of one instance; prompts are read elsewhere."""
     return kv_pressure(
         case.workload, case.pool_tokens, request_rate=case.rate, step_time=case.step, block_size=BLOCK,
-        peakedness=peakedness, prompts_elsewhere=True,
+        peakedness=peakedness, held_size_share=held_size_share, prompts_elsewhere=True,
     )  # fmt: skip
 
 
@@ -187,7 +187,7 @@ class Compared:
 def compare(case: Case, requests: int, seed: int) -> Compared:
     """One scenario."""
     state = predicted(case)
-    pressure = predicted_pressure(case, peakedness(case, state))
+    pressure = predicted_pressure(case, peakedness(case, state), state.held_size_share)
     one = case.rate * state.relaxation_seconds
     number = int(min(max(RELAXATIONS * one, LEAST_REQUESTS), requests))
     run = simulated(case, number, seed)

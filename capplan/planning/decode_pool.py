@@ -110,7 +110,8 @@ def kv_use(problem: Problem, layout: Layout, budget: MemoryBudget, stationary: S
     capacity = held.capacity
     if capacity <= 0:
         return KvUse(math.inf, math.inf, 1.0, math.inf)
-    mean, variance, third = random_count_demand(stationary.mean, stationary.std**2, *held.sizes)
+    sizes = held.balanced(stationary.held_size_share)
+    mean, variance, third = random_count_demand(stationary.mean, stationary.held_std**2, *sizes)
     overflow = float(overflow_probability(capacity, mean, variance, third))
     p99, needed = (
         max(0.0, demand_quantile(p, mean, variance, third)) / capacity

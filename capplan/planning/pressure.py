@@ -42,7 +42,7 @@ def _pressure(problem: Problem, pool: DecodePool) -> KvPressure | None:
     found = kv_pressure(
         problem.workload, capacity, request_rate=pool.rank_rate, step_time=(*pool.coefficients, again),
         max_num_seqs=pool.cap, token_budget=token_budget(problem), peakedness=_peakedness(problem, pool),
-        prompts_elsewhere=True, chain=chain, **held,
+        held_size_share=pool.stationary.held_size_share, prompts_elsewhere=True, chain=chain, **held,
     )  # fmt: skip
     problem.used.update(chain.used_overrides & SHOWN)
     return found
@@ -51,7 +51,7 @@ def _pressure(problem: Problem, pool: DecodePool) -> KvPressure | None:
 def _peakedness(problem: Problem, pool: DecodePool) -> float:
     """What bursts and routing make of the variance of the batch."""
     calm = concurrency(problem.workload, pool.rank_rate, pool.coefficients, cap=problem.scenario.serving.max_num_seqs)
-    return max(LEAST_PEAKEDNESS, (pool.stationary.std / calm.std) ** 2) if calm.std > 0 else 1.0
+    return max(LEAST_PEAKEDNESS, (pool.stationary.held_std / calm.std) ** 2) if calm.std > 0 else 1.0
 
 
 def pool_eviction(problem: Problem, pool: DecodePool, pressure: KvPressure, link_utilization: float) -> Eviction | None:

@@ -32,6 +32,10 @@ class Residents:
         """Mean, variance and third central moment of a running request."""
         return self.mean, self.variance, self.third
 
+    def balanced(self, share: float) -> tuple[float, float, float]:
+        """``sizes`` behind a router that leaves only a share of their variance within a rank."""
+        return self.mean, self.variance * share, self.third * share**1.5
+
 
 def residents(problem: Problem, layout: Layout, budget: MemoryBudget) -> Residents:
     """Pool of a layout and its running requests."""

@@ -120,6 +120,7 @@ def kv_pressure(
     kv: Callable[[Any], Any] | None = None,
     *,
     peakedness: float = 1.0,
+    held_size_share: float = 1.0,
     prompts_elsewhere: bool = False,
     chain: Chain | None = None,
 ) -> KvPressure:
@@ -145,7 +146,10 @@ def kv_pressure(
     token_budget : tokens of one step, ``max_num_batched_tokens`` [token]
     kv : bytes one sequence holds on the rank, as a function of its context [B]
     peakedness : open loop: variance of the batch on an ample pool over that of Poisson arrivals split at random, above
-        1 for bursts, below for balanced ranks; see :func:`capplan.concurrency` [-]
+        1 for bursts, below for balanced ranks: the square of ``held_std`` of :func:`capplan.concurrency` over that of
+        its Poisson twin [-]
+    held_size_share : open loop: what routing leaves of the variance of what running requests hold, as ``concurrency``
+        gives it; 1 but behind least-kv [-]
     prompts_elsewhere : prompts are read on other ranks, or their time is in ``step_time`` already: only what is lost
         is prefilled here
     chain : records the named quantities, applies overrides
@@ -184,6 +188,8 @@ def kv_pressure(
     chain.given("held_mean_tokens", rank.request.sizes.held, "workload")
     step = None if step_time is None else PressureStep(step_time, rank, prompts_here=not prompts_elsewhere)
     if concurrency is not None:
+        if peakedness != 1.0 or held_size_share != 1.0:
+            raise InputError("a closed loop takes no peakedness and no held_size_share", key="concurrency")
         in_flight = positive_number(concurrency, "concurrency", least=1)
         if not rank.holds_one:
             return _too_small(rank, in_flight)
@@ -191,8 +197,9 @@ def kv_pressure(
     if step is None:
         raise InputError("an open loop needs the step time, for example (0.006, 2e-5, 4e-8)", key="step_time")
     rate = positive_number(request_rate, "request_rate")
-    spread = positive_number(peakedness, "peakedness")
-    return _open(rank, workload, rate, (cap, spread), step, chain) if rank.holds_one else _too_small(rank, math.inf)
+    balanced = rank.balanced(positive_number(held_size_share, "held_size_share", most=1.0))
+    limits = cap, positive_number(peakedness, "peakedness")
+    return _open(rank, balanced, workload, rate, limits, step, chain) if rank.holds_one else _too_small(rank, math.inf)
 
 
 def _closed(
@@ -215,13 +222,14 @@ def _closed(
 
 def _open(
     rank: PressureRank,
+    balanced: PressureRank,
     workload: Workload,
     rate: float,
     limits: tuple[float, float],
     step: PressureStep,
     chain: Chain,
 ) -> KvPressure:
-    """``limits``: cap and peakedness."""
+    """``balanced``: the rank as its router leaves it; ``limits``: cap and peakedness."""
     from capplan.formulas.preemption_numeric import (
         open_loop_gap_quantile_seconds,
         open_loop_hit_share,
@@ -229,8 +237,8 @@ def _open(
     )
 
     variation = rank.request.variation
-    found = open_loop_pressure(rate, rank.law, step.seconds, rank.occupied, rank.capacity, variation, *limits)
-    state, sizes = found.pressure, rank.request.sizes
+    found = open_loop_pressure(rate, balanced.law, step.seconds, balanced.occupied, rank.capacity, variation, *limits)
+    state, sizes = found.pressure, balanced.request.sizes
     _, wait = bounded_waits(state, sizes, state.waiting)
     gap = partial(open_loop_gap_quantile_seconds, found=found, sizes=sizes, refill_seconds=step.refill_seconds(state))
     first = max(0.0, state.waiting / (rate * found.step_seconds) - state.preemptions_per_request * wait)

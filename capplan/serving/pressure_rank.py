@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from capplan.cards.workload import Workload
@@ -49,6 +49,16 @@ class PressureRank:
         if self.watermark:
             return policies.watermark_pressure(in_flight, self.capacity, sizes, self.budget, self.watermark, tail)
         return closed_loop_pressure(in_flight, capacity, sizes, self.budget, tail=tail)
+
+    def balanced(self, share: float) -> PressureRank:
+        """The rank behind a router that leaves only a share of the variance of what its running requests hold."""
+
+        def narrowed(sizes: RequestSizes) -> RequestSizes:
+            third = sizes.held_third * share**1.5
+            return sizes._replace(held_variance=sizes.held_variance * share, held_third=third)
+
+        reserved = None if self.reserved is None else narrowed(self.reserved)
+        return replace(self, request=replace(self.request, sizes=narrowed(self.request.sizes)), reserved=reserved)
 
     @property
     def occupied(self) -> RequestSizes:

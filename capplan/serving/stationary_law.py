@@ -104,6 +104,20 @@ class Stationary:
         return math.sqrt(self.mean * self._batch_ratio) if self.bounded else math.inf
 
     @property
+    def held_std(self) -> float:
+        """Standard deviation of the batch over time as far as it moves what the batch holds of the KV pool [1].
+
+        Below ``std`` behind least-kv routing: its batches are unequal because their contexts are.
+        """
+        m = self.moments
+        return self.std if m.held_variance is None else self.std * math.sqrt(m.held_variance / m.batch_variance)
+
+    @property
+    def held_size_share(self) -> float:
+        """Variance that routing leaves of what the running requests of a rank hold, over that of a random split [1]."""
+        return self.moments.held_size_share
+
+    @property
     def itl_mean(self) -> float:
         """Mean gap between two tokens, over tokens [s]."""
         return self._law_of_tokens.total_mean if self.bounded else math.inf

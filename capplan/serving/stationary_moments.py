@@ -35,7 +35,8 @@ class StepMoments:
     request's own step seconds multiply. ``slot_load`` and the waits: with a cap only. ``replaced``: step
     seconds of the average request whose place a request takes; 0 where it comes on top of the batch it meets [s].
     ``least``: the step time that no step falls below [s]. ``full``: the step time while the batch is at the cap, None
-    without a cap.
+    without a cap. ``held_variance``: variance of the batch as far as it moves what the batch holds of the KV pool, None
+    where that is all of it; ``held_size_share``: what is left of the variance of sizes.
     """
 
     a: float
@@ -61,6 +62,8 @@ class StepMoments:
     replaced: float = 0.0
     least: float = 0.0
     full: StepCumulants | None = None
+    held_variance: float | None = None
+    held_size_share: float = 1.0
 
 
 def linear_moments(
@@ -213,6 +216,8 @@ def _balanced(found: StepMoments, workload: Workload, demand: Demand, spread: fl
     batch = closed.least_kv_batch_variance(
         found.batch_variance, demand.instances, found.batch_mean, spread, m.m01, m.m02
     )
+    pooled = found.batch_variance * share
+    kept = closed.least_kv_size_share(demand.instances, found.c * workload.mean_context / found.b)
     if found.batch_mean < 50 and workload.input.cv > HEAVY_PROMPT_CV:
         share = max(share, LEAST_KV_FLOOR * min(1.0, spread))
     return replace(
@@ -220,6 +225,8 @@ def _balanced(found: StepMoments, workload: Workload, demand: Demand, spread: fl
         step_variance=found.step_variance * share,
         batch_variance=batch,
         covariance=found.covariance * share,
+        held_variance=pooled,
+        held_size_share=kept,
     )
 
 

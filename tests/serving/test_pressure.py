@@ -292,7 +292,8 @@ def test_first_wait_rises_and_vanishes_in_an_ample_pool():
 
 
 @pytest.mark.parametrize(
-    ("dispersion", "routing", "instances"), [(1, "random", 1), (16, "random", 1), (4, "least-loaded", 8)]
+    ("dispersion", "routing", "instances"),
+    [(1, "random", 1), (16, "random", 1), (4, "least-loaded", 8), (4, "least-kv", 3)],
 )
 def test_overflow_of_bursty_and_balanced_ranks_is_that_of_the_stationary_batch(dispersion, routing, instances):
     """Two ways: the birth-death chain with peakedness, and the negative binomial batch of ``concurrency``."""
@@ -301,12 +302,21 @@ def test_overflow_of_bursty_and_balanced_ranks_is_that_of_the_stationary_batch(d
     state = concurrency(workload, rate, step, dispersion=dispersion, routing=routing, instances=instances)
     calm = concurrency(workload, rate, step)
     capacity = 1.7 * state.mean * workload.mean_context
-    demand = random_count_demand(state.mean, state.std**2, *running_size_moments(workload))
+    mean, variance, third = running_size_moments(workload)
+    share = state.held_size_share
+    demand = random_count_demand(state.mean, state.held_std**2, mean, variance * share, third * share**1.5)
     found = kv_pressure(
-        workload, capacity, request_rate=rate, step_time=step, block_size=1, peakedness=(state.std / calm.std) ** 2
-    )
+        workload, capacity, request_rate=rate, step_time=step, block_size=1,
+        peakedness=(state.held_std / calm.std) ** 2, held_size_share=share,
+    )  # fmt: skip
     assert found.overflow_probability == pytest.approx(overflow_probability(capacity, *demand), rel=0.5)
     assert found.batch == pytest.approx(state.mean, rel=0.08)
+
+
+@pytest.mark.parametrize("given", [{"peakedness": 2.0}, {"held_size_share": 0.5}])
+def test_a_closed_loop_has_no_arrivals_to_be_dispersed_or_balanced(given):
+    with pytest.raises(InputError, match="concurrency: a closed loop takes no peakedness"):
+        kv_pressure(WORKLOAD, 90_000, concurrency=60, **given)
 
 
 def test_prompts_read_elsewhere_take_no_time_here():

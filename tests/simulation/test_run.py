@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from benchmarks.simulation import HELD, PUBLISHED, compared, held_ttft, published_count
-from capplan import Exponential, LogNormal, Workload, kv_pressure
+from capplan import Exponential, LogNormal, Workload, concurrency, kv_pressure
 from capplan.formulas.length_laws import Uniform
+from capplan.formulas.overflow import random_count_demand
 from capplan.simulation.arrivals import renewal_times, trace_times
 from capplan.simulation.instance import seconds_of, slowest_pieces, steps_until
 from capplan.simulation.intervals import batch_means, mean, quantile, weighted_quantile
@@ -70,6 +71,27 @@ def test_least_loaded_instances_vary_less():
     assert spread["least-loaded"] < 0.5 * spread["random"]
     assert spread["round-robin"] < spread["random"]
     assert spread["least-kv"] < spread["random"]
+
+
+@pytest.mark.parametrize("context_seconds", [1e-8, 1e-7])
+def test_what_least_kv_leaves_of_the_use_of_the_pool(context_seconds):
+    """Coefficient of variation of used blocks; seeds differ by 8 %."""
+    workload = Workload(input=LogNormal(800, 1.0, max=8192), output=LogNormal(400, 1.0, max=8192))
+    step = (0.0025, 1.1e-4 - 1e3 * context_seconds, context_seconds)
+    rate = 0.5 / (399 * (step[1] + step[2] * workload.mean_context))
+    source, choices = seeded(1)
+    pool = DecodePool(8, 1, RankRules(100_000), StepTime.linear(*step), "least-kv", choices)
+    state = concurrency(workload, rate, step, routing="least-kv", instances=8)
+    for request in under_way(workload, round(8 * state.mean), source):
+        pool.place(request)
+    draw = lengths(workload, source)
+    times = renewal_times(8 * rate, 1.0, source)
+    seconds, _, used, _ = run_open(pool, (Request(*next(draw), now, 0, loaded=True) for now in times), 20_000).states
+    average = (seconds @ used) / seconds.sum()
+    spread = (seconds @ (used - average) ** 2) / seconds.sum() / average**2
+    sizes = workload.mean_context, workload.context_std**2 * state.held_size_share, 0.0
+    mean, variance, _ = random_count_demand(state.mean, state.held_std**2, *sizes)
+    assert math.sqrt(variance) / mean == pytest.approx(math.sqrt(spread), rel=0.1)
 
 
 def test_ranks_that_step_together_are_slower():
