@@ -295,7 +295,9 @@ class Stationary:
         memory = closed.memory_of_arrival(self._relaxations(steps), 1.0)
         met = self._reweighted(m.met_shift)
         own = m.e + m.c * (nodes.prompt_mean[use] + steps / 2) - m.replaced
-        mean = closed.tpot_mean_of_length(m.step_mean, m.met_shift, own, m.feedback, memory)
+        mean = closed.tpot_mean_of_length(m.step_mean, m.met_shift, m.added * own, m.feedback, memory)
+        if m.trades_places:
+            mean = mean + (1 - m.added) * (own - m.b)
         return self._mixture(nodes, mean, met.variance, met.third)
 
     def _mixture(self, nodes: DecodeNodes, mean: Any, step_variance: float, step_third: float) -> PearsonMixture:

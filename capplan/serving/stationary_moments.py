@@ -35,7 +35,9 @@ class StepMoments:
     request's own step seconds multiply. ``slot_load`` and the waits: with a cap only. ``replaced``: step
     seconds of the average request whose place a request takes; 0 where it comes on top of the batch it meets [s].
     ``least``: the step time that no step falls below [s]. ``full``: the step time while the batch is at the cap, None
-    without a cap. ``held_variance``: variance of the batch as far as it moves what the batch holds of the KV pool, None
+    without a cap. ``added``: share of its own step seconds that a request adds to its rank, 1/G where a balancer sends
+    others elsewhere; ``trades_places``: an average request is sent elsewhere, not one of the same step seconds.
+    ``held_variance``: variance of the batch as far as it moves what the batch holds of the KV pool, None
     where that is all of it; ``held_size_share``: what is left of the variance of sizes.
     """
 
@@ -62,6 +64,8 @@ class StepMoments:
     replaced: float = 0.0
     least: float = 0.0
     full: StepCumulants | None = None
+    added: float = 1.0
+    trades_places: bool = False
     held_variance: float | None = None
     held_size_share: float = 1.0
 
@@ -211,6 +215,8 @@ def _balanced(found: StepMoments, workload: Workload, demand: Demand, spread: fl
             step_variance=unit * factor,
             batch_variance=found.batch_variance * share,
             covariance=found.covariance * share,
+            added=share,
+            trades_places=True,
         )
     m = workload.decode_moments
     batch = closed.least_kv_batch_variance(
@@ -225,6 +231,7 @@ def _balanced(found: StepMoments, workload: Workload, demand: Demand, spread: fl
         step_variance=found.step_variance * share,
         batch_variance=batch,
         covariance=found.covariance * share,
+        added=1.0 / demand.instances,
         held_variance=pooled,
         held_size_share=kept,
     )

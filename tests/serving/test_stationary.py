@@ -16,7 +16,7 @@ from capplan.cards.workload_card import load_workload
 from capplan.errors import InputError, UnknownNameError
 from capplan.formulas.length_laws import Exponential, LogNormal, Pareto
 from capplan.quantities.chain import Chain
-from capplan.serving.stationary import Stationary, concurrency
+from capplan.serving.stationary import ROUTINGS, Stationary, concurrency
 from tests.reference.tail_laws import grid_workload
 
 EXPONENTIAL = Workload(1000, Exponential(1001))
@@ -263,7 +263,7 @@ def test_one_instance_is_the_same_behind_any_router() -> None:
     assert many == sorted(many, reverse=True)
 
 
-@pytest.mark.parametrize("routing", ["random", "round-robin", "least-loaded", "least-kv"])
+@pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("dispersion", [1.0, 16.0])
 def test_batch_and_step_time_agree_where_only_the_batch_costs(routing: str, dispersion: float) -> None:
     """With c = 0, T = a + e N whatever splits the stream, bursts included."""
@@ -276,6 +276,20 @@ def test_batch_and_step_time_agree_where_only_the_batch_costs(routing: str, disp
 
 
 @pytest.mark.simulation
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("context_seconds", [1e-9, 1e-7])
+def test_tokens_of_all_requests_take_what_a_token_takes(routing: str, context_seconds: float) -> None:
+    """Conservation: TPOT over requests, each weighed by its tokens, is ITL, whatever a router does."""
+    workload = Workload(input=LogNormal(800, 1.0, max=8192), output=LogNormal(400, 1.0, max=8192))
+    step = (0.01, 1.5e-4 - 1e3 * context_seconds, context_seconds)
+    rate = 0.6 / (399 * (step[1] + step[2] * workload.mean_context))
+    state = concurrency(workload, rate, step, routing=routing, instances=8)
+    nodes = workload.decode_nodes(240)
+    tpot = state._tpot_on(nodes)
+    tokens = tpot.weights * nodes.steps[nodes.steps > 0]
+    assert tokens @ tpot.mean / tokens.sum() == pytest.approx(state.itl_mean, rel=0.002)
+
+
 def test_batch_behind_a_router_on_the_simulated_grid() -> None:
     for name, ratios in routing_table().items():
         assert off(ratios["batch std"], 0.5) < 0.10, name
