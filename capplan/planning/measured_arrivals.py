@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 FIRST_HORIZON = 60.0
 CLOSE_ENOUGH = 0.03
-TURNS = 4
+TURNS = 8
 HOUR = 3600.0
 """Dispersion is counted about the mean of each hour of a trace that covers several."""
 
@@ -43,27 +44,36 @@ def measured_rate(section: WorkloadSection, workload: Workload) -> tuple[float, 
 def plan_at_own_horizon(problem: Problem, make_plan: Callable[[Problem], Plan]) -> Plan:
     """The plan whose dispersion is that of the trace over the windows the plan itself asks for.
 
-    The relaxation time of the batch depends on the pools, and they on the dispersion: a few turns. Where they go round
-    between two sizes of the pools, the plan whose dispersion errs high is taken.
+    The relaxation time of the batch depends on the pools, and they on the dispersion: a few turns, each within the
+    bounds that the earlier ones found. Where sizes of pools jump over the fixed point, the plan with the least
+    dispersion that errs high is taken.
     """
     arrivals = problem.workload.arrivals
     if arrivals is None or not arrivals.windows or "dispersion" in problem.scenario.workload.model_fields_set:
         return make_plan(problem)
-    horizon, high = FIRST_HORIZON, None
+    horizon, low, high, safe = FIRST_HORIZON, 1.0, math.inf, None
     for _ in range(TURNS):
-        asked = _with_dispersion(problem, arrivals, horizon)
-        answer = make_plan(asked)
+        index = _between(_index(arrivals, horizon), low, high)
+        answer = make_plan(_with_dispersion(problem, arrivals, index, horizon))
         if answer.outcome.pools is None:
-            return answer
+            return safe or answer
         horizon = answer.outcome.pools.decode.stationary.dispersion_horizon_seconds
-        excess = asked.scenario.workload.dispersion / _index(arrivals, horizon) - 1
-        if abs(excess) < CLOSE_ENOUGH:
+        own = _index(arrivals, horizon)
+        if abs(index / own - 1) < CLOSE_ENOUGH:
             return answer
-        if excess > 0:
-            high = answer
-        elif high is not None:
-            return high
-    return high or answer
+        if index > own:
+            high, safe = index, answer
+        else:
+            low = index
+        if high < low * (1 + CLOSE_ENOUGH):
+            break
+    return safe or answer
+
+
+def _between(index: float, low: float, high: float) -> float:
+    """``index`` where it lies between the bounds, else their geometric mean."""
+    inside = low < index < high or math.isinf(high)
+    return index if inside else math.sqrt(low * high)
 
 
 def _index(arrivals: Arrivals, horizon: float) -> float:
@@ -71,13 +81,14 @@ def _index(arrivals: Arrivals, horizon: float) -> float:
     return max(1.0, arrivals.dispersion_at(horizon))
 
 
-def _with_dispersion(problem: Problem, arrivals: Arrivals, horizon: float) -> Problem:
-    index = _index(arrivals, horizon)
+def _with_dispersion(problem: Problem, arrivals: Arrivals, index: float, horizon: float) -> Problem:
     scenario = problem.scenario
     record = scenario.workload.dispersion_window or min(arrivals.span_seconds, HOUR)
     section = scenario.workload.model_copy(update={"dispersion": index, "dispersion_window": record})
     line = f"workload.dispersion = {index:.3g}, counted in {problem.workload.name} over windows of {horizon:,.0f} s"
-    if horizon > arrivals.longest_window:
+    if index != _index(arrivals, horizon):
+        line = f"workload.dispersion = {index:.3g}, between those that pools of neighbouring sizes ask of the trace"
+    elif horizon > arrivals.longest_window:
         line = line.replace(f"{horizon:,.0f} s", f"{arrivals.longest_window:,.0f} s, the longest it has enough of")
     drift = ("the rate of the trace drifts: it counts as bursts here (errs high)",) if arrivals.drifts else ()
     return replace(
