@@ -166,14 +166,14 @@ class Workload:
         return self._node_store[n]
 
     def _build_nodes(self, n: int) -> DecodeNodes:
-        from capplan.formulas.decode_nodes import DecodeNodes
+        from capplan.formulas.decode_nodes import DecodeNodes, prompt_cumulants
 
         if self.joint is not None:
             return DecodeNodes.grouped(self.joint.input, self.joint.output - 1.0, self.joint.weight, 2 * n)
         parts = []
         for kind in self.classes:
             values, weights = kind.output.nodes(max(16, round(n * kind.share)))
-            prompt = _central(kind.input)
+            prompt = prompt_cumulants(kind.input)
             parts.append((kind.share, DecodeNodes.product(values - 1.0, weights, prompt)))
         return DecodeNodes.joined(parts)
 
@@ -305,12 +305,6 @@ def _shifted(law: LengthLaw, shift: float, order: int) -> list[float]:
     if not all(math.isfinite(moment) for moment in raw):
         raise InputError(f"moment {order} of the lengths is infinite; give the heavy-tailed law a max", key="workload")
     return [math.fsum(math.comb(k, r) * (-shift) ** (k - r) * raw[r] for r in range(k + 1)) for k in range(order + 1)]
-
-
-def _central(law: LengthLaw) -> tuple[float, float, float]:
-    """Mean of P - 1/2, variance, third central moment."""
-    _, m1, m2, m3 = law.moments(3)
-    return m1 - 0.5, max(0.0, m2 - m1**2), m3 - 3 * m1 * m2 + 2 * m1**3
 
 
 def _law(value: Any, key: str) -> LengthLaw:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from capplan.formulas.length_law import LengthLaw
 
 FloatArray = NDArray[np.float64]
 
@@ -89,11 +92,6 @@ class DecodeNodes:
         ]
         return cls(*columns)
 
-    def selected(self, use: Any) -> DecodeNodes:
-        """The nodes where ``use`` holds, their shares scaled to sum 1."""
-        steps, weights, *prompts = (getattr(self, name)[use] for name in self.__dataclass_fields__)
-        return DecodeNodes(steps, weights / weights.sum(), *prompts)
-
     @classmethod
     def grouped(cls, prompts: FloatArray, steps: FloatArray, weights: FloatArray, n: int) -> DecodeNodes:
         """A joint sample compressed to at most ``n`` groups of neighbouring lengths.
@@ -147,6 +145,12 @@ class DecodeNodes:
         i01 = left * (prompt_left * powers[0] + left * powers[1])
         i11 = prompt_left**2 * powers[0] + 2 * prompt_left * left * powers[1] + left**2 * powers[2]
         return float(i00.sum()), float(i01.sum()), float(i11.sum())
+
+
+def prompt_cumulants(law: LengthLaw) -> tuple[float, float, float]:
+    """Mean of P - 1/2, variance and third central moment of a law of prompt tokens [token, token^2, token^3]."""
+    _, m1, m2, m3 = law.moments(3)
+    return m1 - 0.5, max(0.0, m2 - m1**2), m3 - 3 * m1 * m2 + 2 * m1**3
 
 
 def sample_moments(prompts: Any, steps: Any, weights: Any) -> DecodeMoments:

@@ -15,6 +15,7 @@ from capplan.formulas import cap as capped
 from capplan.formulas import special
 from capplan.formulas import stationary as closed
 from capplan.formulas.pearson_mixture import PearsonMixture
+from capplan.serving.output_range import nodes_within
 from capplan.serving.stationary_bounds import (
     BoundedLaw,
     Law,
@@ -185,7 +186,7 @@ class Stationary:
         """
         if not self.bounded:
             return infinite(p)
-        law = self._tpot if outputs is None else self._tpot_law(_within(self.workload, outputs))
+        law = self._tpot if outputs is None else self._tpot_law(nodes_within(self.workload, outputs))
         return law.quantile(probabilities(p))
 
     def itl_share_within(self, seconds: float) -> float:
@@ -203,7 +204,7 @@ class Stationary:
         """
         if not self.stable:
             return infinite(p)
-        law = self._decode_time if outputs is None else self._decode_law(_within(self.workload, outputs))
+        law = self._decode_time if outputs is None else self._decode_law(nodes_within(self.workload, outputs))
         value = law.quantile(probabilities(p))
         return np.maximum(value, 0.0) if np.ndim(p) else max(0.0, value)
 
@@ -361,13 +362,3 @@ class Stationary:
         waits = -m.wait_mean_of_waiting * np.log1p(-middle)
         shares = np.diff(edges) * m.wait_probability
         return np.append(0.0, waits), np.append(1 - m.wait_probability, shares)
-
-
-def _within(workload: Workload, outputs: tuple[float, float]) -> DecodeNodes:
-    """The requests with that many output tokens, at least two."""
-    fewest, most = outputs
-    nodes = workload.decode_nodes(_FINE_NODES)
-    use = (nodes.steps >= max(fewest, 2.0) - 1.0) & (nodes.steps <= most - 1.0)
-    if not use.any():
-        raise InputError(f"no request has {fewest:g} to {most:g} output tokens, two at least", key="outputs")
-    return nodes.selected(use)

@@ -384,6 +384,23 @@ def test_percentiles_by_output_length() -> None:
         state.tpot_quantile(0.5, (1e7, 1e8))
 
 
+@pytest.mark.parametrize("kind", ["law", "classes", "sample"])
+def test_percentiles_of_a_range_are_those_of_its_lengths(kind: str) -> None:
+    """A step that costs the same whatever it holds: decode time over the step is D, cut at both ends."""
+    law = LogNormal(200, 1.2, max=4000)
+    drawn = np.maximum(np.round(law.sample(2_000_000, np.random.default_rng(2))), 1.0)
+    if kind == "sample":
+        workload = Workload(joint=(np.full(len(drawn), 100.0), drawn))
+    else:
+        workload = Workload(100, law) if kind == "law" else Workload(classes=[(0.5, 100, law), (0.5, 300, law)])
+    state = concurrency(workload, 1.0, (0.01, 0.0, 0.0))
+    for outputs in ((1000, 4000), (2000, 4000), (2, 20), (300, 600), (100, 100), (4000, 4000)):
+        inside = drawn[(drawn >= outputs[0]) & (drawn <= outputs[1])] - 1.0
+        for p in (0.1, 0.5, 0.9, 0.99):
+            true = np.quantile(inside, p, method="inverted_cdf")
+            assert state.e2e_quantile(p, outputs) / 0.01 == pytest.approx(true, rel=0.01, abs=0.6), (outputs, p)
+
+
 def test_short_requests_suffer_most_behind_a_cap() -> None:
     tight = concurrency(EXPONENTIAL, RATE, STEP, cap=160)
     assert tight.slowdown(10.0) > tight.slowdown(1000.0) > 1.0
