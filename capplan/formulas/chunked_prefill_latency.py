@@ -7,12 +7,14 @@ tokens, prompts with a coefficient of variation up to 5, loads 0.2-0.92 of the l
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from capplan.formulas.chunked_prefill_mixture import StepMixture
 from capplan.formulas.chunked_prefill_numeric import ChunkedRank
 from capplan.formulas.distinct import summed
 from capplan.formulas.queueing_numeric import MgkQueue, mgk_queue
@@ -73,7 +75,7 @@ def _step_atoms(rank: ChunkedRank) -> tuple[FloatArray, FloatArray]:
     """Equally likely decode steps, and each of them with every number of prompt tokens [s]."""
     mean, variance = rank.decode_step, rank.spectrum.decode_variance
     points = _gamma_points(mean - rank.empty_step, variance) + rank.empty_step
-    return points, np.add.outer(points, rank.token_cost * rank.mixture.tokens)
+    return points, np.add.outer(points, rank.mixture.seconds)
 
 
 def _weighed(seconds: FloatArray, weights: FloatArray) -> AtomLaw:
@@ -180,18 +182,15 @@ def _length_groups(rank: ChunkedRank, groups: int) -> tuple[FloatArray, FloatArr
 def ttft_law(rank: ChunkedRank) -> AtomLaw:
     """TTFT: rest of the running step, fluid wait for the prompts ahead, own prompt chunk by chunk.
 
-    Averaged over three values of the batch; rest and own prompt are independent of the wait.
+    Averaged over three values of the batch; rest and own prompt are independent of the wait. Where ranks step together,
+    a long prompt on another one makes both the running step and the next one long.
     """
-    rest, rest_share = _residual_step(rank)
-    joined = 1 - np.exp(-rank.request_rate * rest)
-    seconds, shares = [], []
-    prompts, prompt_share = _prompt_groups(rank)
-    for running, share in _batch_points(rank):
-        waits, wait_share, own, behind = _ttft_parts(rank, running, prompts, prompt_share, rest / joined)
-        base = share * wait_share[:, None, None] * prompt_share[None, :, None] * rest_share[None, None, :]
-        alone = waits[:, None, None] + own[None, :, None] + rest[None, None, :]
-        seconds += [alone.ravel(), (alone + behind[None]).ravel()]
-        shares += [(base * (1 - joined)).ravel(), (base * joined).ravel()]
+    seconds: list[FloatArray] = []
+    shares: list[FloatArray] = []
+    for share, mixture, others in _met_steps(rank):
+        for more_seconds, more_shares in _ttft_atoms(rank, mixture, others):
+            seconds.append(more_seconds)
+            shares.append(share * more_shares)
     values, weights = np.concatenate(seconds), np.concatenate(shares)
     order = np.argsort(values)
     seconds_in_order, ordered = values[order], weights[order] / weights.sum()
@@ -199,12 +198,46 @@ def ttft_law(rank: ChunkedRank) -> AtomLaw:
     return AtomLaw(seconds_in_order * stretch, ordered)
 
 
-def _residual_step(rank: ChunkedRank, points: int = 10) -> tuple[FloatArray, FloatArray]:
+def _met_steps(rank: ChunkedRank) -> list[tuple[float, StepMixture, StepMixture | None]]:
+    """Share of arrivals, steps that they find running, and what the other ranks read in the step after."""
+    if rank.ranks == 1:
+        return [(1.0, rank.mixture, None)]
+    others, mixture = rank.own_mixture.longest_of(rank.ranks - 1), rank.mixture
+    share = min(1.0, others.full_share * rank.full_step / rank.step_mean)
+    left = max(0.0, mixture.full_share - others.full_share) / max(1 - others.full_share, 1e-9)
+    full, again = mixture.with_full(1.0), rank.full_again
+    calm = others.with_full(others.full_share * (1 - again))
+    return [
+        (share * again, full, others.with_full(1.0)),
+        (share * (1 - again), full, others.ends(rank.full_chunk)),
+        (1 - share, mixture.with_full(left), calm),
+    ]
+
+
+def _ttft_atoms(
+    rank: ChunkedRank, mixture: StepMixture, others: StepMixture | None
+) -> Iterator[tuple[FloatArray, FloatArray]]:
+    """Atoms of TTFT for every batch: nothing arrives behind the request in the running step, or something does."""
+    rest, rest_share = _residual_step(rank, mixture)
+    joined = 1 - np.exp(-rank.request_rate * rest)
+    prompts, prompt_share = _prompt_groups(rank)
+    for running, share in _batch_points(rank):
+        waits, wait_share, own, behind = _ttft_parts(rank, running, prompts, prompt_share, rest / joined)
+        if others is not None:
+            room = rank.token_budget - running
+            own = own + rank.delayed_by(others, prompts - np.floor(prompts / max(room, 1.0)) * room)
+        base = share * wait_share[:, None, None] * prompt_share[None, :, None] * rest_share[None, None, :]
+        alone = waits[:, None, None] + own[None, :, None] + rest[None, None, :]
+        yield alone.ravel(), (base * (1 - joined)).ravel()
+        yield (alone + behind[None]).ravel(), (base * joined).ravel()
+
+
+def _residual_step(rank: ChunkedRank, mixture: StepMixture, points: int = 10) -> tuple[FloatArray, FloatArray]:
     """Rest of the step that an arrival finds running: a uniform part of a length-biased step."""
-    lengths = rank.decode_step + rank.token_cost * rank.mixture.tokens
+    lengths = rank.decode_step + mixture.seconds
     uniform = (np.arange(8) + 0.5) / 8
     values = np.multiply.outer(lengths, uniform).ravel()
-    weights = np.repeat(rank.mixture.shares * lengths, 8)
+    weights = np.repeat(mixture.shares * lengths, 8)
     return _equal_groups(values, weights, points)
 
 

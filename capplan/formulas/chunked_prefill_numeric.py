@@ -1,12 +1,12 @@
 """Steps of a rank that reads prompts in chunks between decode tokens: how many are full, how much they vary.
 
-Numerical routines in NumPy: a spectrum for the variances, a compound Poisson recursion for the steps. No randomness.
+Numerical routines in NumPy: a spectrum for the variances; the steps are in :mod:`chunked_prefill_mixture`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.formulas import chunked_prefill as closed
+from capplan.formulas.chunked_prefill_mixture import StepMixture, full_chunks, step_mixture
 
 FloatArray = NDArray[np.float64]
 
 _FREQUENCIES = 120
-_CELLS = 48
-_FIXED_POINT_TURNS = 4
+_DELAY_TURNS = 10
+_HIGHEST_LOAD = 0.98
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,9 @@ class ChunkedRank:
     prompts, steps, weights : nodes of prompt P, decode steps D, and their shares [tokens, tokens, -]
     arrival_variation : squared coefficient of variation of the arrivals at the rank; 1 is Poisson. Above 1 only the
         wait for the prompts ahead knows it [-]
+    ranks : data-parallel ranks that step together, each with such arrivals: a step lasts as long as the longest of
+        their chunks [-]
+    delays : mean of that longest chunk over the mean of one rank's, found by :func:`stepping_together` [-]
     """
 
     request_rate: float
@@ -48,6 +52,8 @@ class ChunkedRank:
     steps: FloatArray
     weights: FloatArray
     arrival_variation: float = 1.0
+    ranks: int = 1
+    delays: float = 1.0
 
     @cached_property
     def prompt_mean(self) -> float:
@@ -92,7 +98,8 @@ class ChunkedRank:
     @cached_property
     def load(self) -> float:
         """x [-]."""
-        return float(closed.aggregated_load(self.request_rate, self.prompt_cost, self.decode_cost, self.steps_mean))
+        prompts = self.prompt_cost * self.delays
+        return float(closed.aggregated_load(self.request_rate, prompts, self.decode_cost, self.steps_mean))
 
     @cached_property
     def step_mean(self) -> float:
@@ -110,9 +117,10 @@ class ChunkedRank:
         return max(self.token_budget - self.running, 1.0)
 
     @cached_property
-    def token_cost(self) -> float:
-        """Seconds a prompt token adds, the attention of its prompt included [s/token]."""
-        return self.prefill + self.prefill_square * self.prompt_second / (2 * self.prompt_mean)
+    def full_chunk(self) -> float:
+        """What a chunk of the whole room adds to a step, on average [s]."""
+        attended, shares = full_chunks(self, 0.0)
+        return self.room * (self.prefill + self.prefill_square * float(shares @ attended))
 
     @cached_property
     def decode_step(self) -> float:
@@ -122,19 +130,38 @@ class ChunkedRank:
     @cached_property
     def full_step(self) -> float:
         """Step with the budget used up [s]."""
-        return self.decode_step + self.token_cost * self.room
+        return self.decode_step + self.full_chunk
+
+    @cached_property
+    def own_mixture(self) -> StepMixture:
+        """How many steps read how many prompt tokens of this rank."""
+        return step_mixture(self)
 
     @cached_property
     def mixture(self) -> StepMixture:
-        """How many steps read how many prompt tokens."""
-        return _step_mixture(self)
+        """The same for the rank that reads most in each step."""
+        return self.own_mixture.longest_of(self.ranks)
+
+    def delayed_by(self, others: StepMixture, tokens: FloatArray) -> FloatArray:
+        """What longer chunks of other ranks add to steps in which this one reads that many tokens [s]."""
+        own = self.prefill * tokens + others.attention * tokens**2 / 2
+        result: FloatArray = others.shares @ np.maximum(np.subtract.outer(others.seconds, own), 0.0)
+        return result
+
+    @cached_property
+    def full_again(self) -> float:
+        """Chance that the step after a full one is full too: its prompt has more than the room left [-]."""
+        chunks = self.prompts / self.room
+        long = float(self.weights @ np.where(chunks >= 1, chunks, 0.0))
+        return float(self.weights @ np.maximum(chunks - 1, 0.0)) / long if long else 0.0
 
     @cached_property
     def step_variance(self) -> float:
-        """Variance of the step time over steps: decode part and prompt tokens read [s^2]."""
+        """Variance of the step time over steps, prompt tokens at their mean cost, as averages see it [s^2]."""
         shares, tokens = self.mixture.shares, self.mixture.tokens
         read = float(shares @ tokens**2 - (shares @ tokens) ** 2)
-        return self.spectrum.decode_variance + self.token_cost**2 * read
+        token = self.prefill + self.prefill_square * self.prompt_second / (2 * self.prompt_mean)
+        return self.spectrum.decode_variance + token**2 * read
 
     @cached_property
     def spectrum(self) -> StepSpectrum:
@@ -142,62 +169,24 @@ class ChunkedRank:
         return StepSpectrum(self)
 
 
-@dataclass(frozen=True, eq=False)
-class StepMixture:
-    """Shares of steps by the prompt tokens they read.
+def stepping_together(rank: ChunkedRank, ranks: int) -> ChunkedRank:
+    """The rank as one of several that step together, with the delay by chunks of the others.
 
-    ``full_share`` of steps use the whole budget, ``prefill_share`` read anything; ``tokens`` and ``shares`` list all
-    of them, ``partial_step`` is the mean of a step that is not full [s].
+    A chunk delays all ranks unless another rank reads at the same time: from all of them at a low load (``delays`` is
+    then the number of ranks) to none when every step is full (1).
     """
-
-    full_share: float
-    prefill_share: float
-    partial_step: float
-    tokens: FloatArray
-    shares: FloatArray
-
-
-def _step_mixture(rank: ChunkedRank) -> StepMixture:
-    """Fixed point between the length of a partial step and the prompts that arrive in it."""
-    prompt_share = rank.request_rate * rank.step_mean * rank.prompt_mean / rank.room
-    cells = _prompt_cells(rank)
-    partial, full = rank.step_mean, 0.0
-    for _ in range(_FIXED_POINT_TURNS):
-        arrived = _compound_poisson(rank.request_rate * partial, cells)
-        overrun = max(0.0, 1.0 - float(arrived.sum()))
-        read = overrun / 2 + float(arrived @ np.arange(_CELLS)) / _CELLS
-        full = min(max(float(closed.full_step_share(prompt_share, read)), 0.0), 0.999)
-        partial = max((rank.step_mean - full * rank.full_step) / (1 - full), rank.empty_step)
-    arrived = _compound_poisson(rank.request_rate * partial, cells)
-    overrun = max(0.0, 1.0 - float(arrived.sum()))
-    inside = np.full(_CELLS, overrun / _CELLS)
-    grid = np.arange(_CELLS) * rank.room / _CELLS
-    tokens = np.concatenate([grid, grid + rank.room / (2 * _CELLS), [rank.room]])
-    shares = np.concatenate([(1 - full) * arrived, (1 - full) * inside, [full]])
-    any_share = 1 - (1 - full) * math.exp(-rank.request_rate * partial)
-    return StepMixture(full, any_share, partial, tokens, shares / shares.sum())
-
-
-def _prompt_cells(rank: ChunkedRank) -> FloatArray:
-    """Law of a prompt on cells of the room, the mean kept; what exceeds the room is left out."""
-    position = rank.prompts / rank.room * _CELLS
-    lower = np.floor(position).astype(int)
-    share = position - lower
-    inside = lower < _CELLS
-    cells = np.bincount(lower[inside], (rank.weights * (1 - share))[inside], _CELLS + 1)
-    cells += np.bincount(lower[inside] + 1, (rank.weights * share)[inside], _CELLS + 1)
-    result: FloatArray = cells[:_CELLS].astype(float)
-    return result
-
-
-def _compound_poisson(arrivals: float, cells: FloatArray) -> FloatArray:
-    """Prompt tokens of a Poisson number of prompts, below the room: Panjer's recursion."""
-    total = np.zeros(_CELLS)
-    total[0] = math.exp(-arrivals * (1 - cells[0]))
-    weighted = np.arange(_CELLS) * cells
-    for j in range(1, _CELLS):
-        total[j] = arrivals / j * float(weighted[1 : j + 1] @ total[j - 1 :: -1][:j])
-    return total
+    found = replace(rank, ranks=ranks)
+    if ranks == 1:
+        return found
+    prompts, decode = rank.request_rate * rank.prompt_cost, rank.request_rate * rank.decode_cost * rank.steps_mean
+    most = max(1.0, (_HIGHEST_LOAD - decode) / prompts)
+    for _ in range(_DELAY_TURNS):
+        if found.load >= 1:
+            break
+        own = found.own_mixture
+        delays = own.longest_of(ranks).mean / own.mean
+        found = replace(found, delays=min((found.delays + delays) / 2, most))
+    return found
 
 
 class StepSpectrum:
@@ -216,8 +205,10 @@ class StepSpectrum:
         whole, lam = pulse + decode, rank.request_rate
         flow = lam * rank.step_mean
         mean_whole, mean_decode = _averaged(rank.weights, whole), _averaged(rank.weights, decode)
-        gain = 1 / (1 - lam * mean_whole)
-        own = _averaged(rank.weights, _square(whole))
+        # prompts of the other ranks delay the steps; what these decode is part of the line of the step
+        others, mean_pulse = rank.delays - 1, _averaged(rank.weights, pulse)
+        gain = 1 / (1 - lam * (mean_whole + others * mean_pulse))
+        own = _averaged(rank.weights, _square(whole)) + others * _averaged(rank.weights, _square(pulse))
         cross = _averaged(rank.weights, whole * decode.conj())
         response = lam * mean_decode * gain
         self._step = flow * own * _square(gain)

@@ -105,10 +105,10 @@ class PearsonMixture:
             tail = 1.0 - p + max(-error, 0.0) if p > 0.5 else p
             # Newton on the logarithm of the smaller tail, which is nearly linear there.
             step = -error / density * (1.0 + 0.5 * error / tail) if density > 0.0 else np.inf
-            following = value + step
-            if abs(step) <= 1e-6 * abs(value):
+            following, still = value + step, abs(step) <= 1e-6 * abs(value)
+            if still and abs(error) <= 1e-3 * tail:
                 return float(following)
-            if not low < following < high:
+            if still or not low < following < high:  # a step that is short on a spike of the density leads nowhere
                 following = 0.5 * (low + high)
             if high - low <= 1e-7 * abs(high):
                 return float(following)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from capplan.cards.workload import Workload
 from capplan.formulas.chunked_prefill_latency import AtomLaw, TpotLaw, gap_law, step_law, tpot_law, ttft_law
-from capplan.formulas.chunked_prefill_numeric import ChunkedRank
+from capplan.formulas.chunked_prefill_numeric import ChunkedRank, stepping_together
 from capplan.formulas.robust_queue import queue_dispersion
 from capplan.formulas.stationary import thinned_dispersion
 from capplan.planning.decode_pool import DecodePool, batch_cap, kv_use, pool_memory, stationary_batch
@@ -155,10 +155,10 @@ def _chunked_rank(problem: Problem, layout: Layout, instances: int, rank_rate: f
         if not math.isfinite(batch):
             return None
         a, e, c = linearised_at(problem, layout, max(batch, 1.0), rank_rate)
-        rank = ChunkedRank(
-            rank_rate, a, e, c, per_token * layout.dp, per_square * layout.dp, budget, np.maximum(prompts, 1.0), steps,
-            weights, dispersion,
-        )  # fmt: skip
+        alone = ChunkedRank(
+            rank_rate, a, e, c, per_token, per_square, budget, np.maximum(prompts, 1.0), steps, weights, dispersion
+        )
+        rank = stepping_together(alone, layout.dp)
         if rank.load >= 1:
             return None
         batch = rank.running

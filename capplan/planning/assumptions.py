@@ -53,7 +53,9 @@ def _calibrated(problem: Problem) -> list[str]:
 def _simplifications(problem: Problem, pools: Pools | None) -> list[str]:
     lines = ["TTFT and decode time of a request are independent"]
     if pools is not None and pools.mode == "aggregated" and pools.decode.layout.dp > 1:
-        lines.append("a prompt chunk of one rank delays all ranks of its instance (errs high)")
+        lines.append(
+            "prompts of the ranks of an instance are read independently of each other (TPOT errs high at a high load)"
+        )
     if pools is not None and pools.mode == "aggregated" and problem.scenario.serving.routing != "random":
         lines.append(
             "routing steadies the batch; TTFT, TPOT and ITL of mixed steps are those of a random split (errs high)"

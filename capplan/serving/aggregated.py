@@ -170,7 +170,7 @@ def aggregated(
 def heaviness(rank: ChunkedRank) -> float:
     """Prefill share of the time times what one long prompt adds to a request's steps."""
     long_prompt = rank.prefill * rank.prompt_second / rank.prompt_mean
-    share = rank.request_rate * rank.prompt_cost
+    share = rank.request_rate * rank.prompt_cost * rank.delays
     return share * long_prompt / max(rank.steps_mean * rank.step_mean, 1e-300)
 
 

@@ -42,7 +42,7 @@ def test_a_calm_plan_warns_of_nothing() -> None:
         ({"workload.input": HEAVY, "workload.output": SHORT, "serving.mode": "aggregated", **LOOSE}, "heaviness"),
         ({"workload.output": SHORT, "workload.rate": "500/s", "serving.mode": "aggregated", **LOOSE},
          "of the largest rate"),
-        ({"workload.output": SHORT, "workload.rate": "200/s", "serving.mode": "aggregated", **LOOSE},
+        ({"workload.output": SHORT, "workload.rate": "196/s", "serving.mode": "aggregated", **LOOSE},
          "sits on a cliff"),
         ({"workload.rate": "500/s", "serving.mode": "disaggregated", **LOOSE}, "prefill load"),
         ({"workload.output": LONG, "workload.rate": "0.1/s"}, "shape index"),
