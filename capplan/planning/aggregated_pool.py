@@ -117,28 +117,32 @@ def _evaluate(problem: Problem, layout: Layout, instances: int, rate: float) -> 
     decode_load = rank_rate * found.steps_mean * found.decode_cost
     line = (found.step_mean * (1 - decode_load), found.sequence, found.context)
     ranks = instances * layout.dp
-    decode = stationary_batch(problem, line, rank_rate, ranks, problem.chain())
+    calm = concurrency(problem.workload, rank_rate, line)
+    if not calm.stable:
+        return None
+    pulses = max(0.0, found.spectrum.decode_variance - calm.step_std**2) / found.decode_cost**2
+    decode = stationary_batch(problem, line, rank_rate, ranks, problem.chain(), pulses)
     if not decode.stable:
         return None
     budget = pool_memory(problem, layout)
     law = ttft_law(found)
-    state: Any = MixedState(decode, found, _burst_factor(problem, line, rank_rate, ranks, decode))
+    state: Any = MixedState(decode, found, _burst_factor(problem, line, rank_rate, ranks))
     return AggregatedPool(
         layout, instances, budget, line, state, rank_rate, kv_use(problem, layout, budget, decode),
         batch_cap(problem, layout, budget, decode), Law.of(law.seconds, law.shares).reduced(),
     )  # fmt: skip
 
 
-def _burst_factor(
-    problem: Problem, line: tuple[float, float, float], rank_rate: float, ranks: int, state: Stationary
-) -> float:
+def _burst_factor(problem: Problem, line: tuple[float, float, float], rank_rate: float, ranks: int) -> float:
     """What bursts do to the variance of the decode step."""
-    if problem.scenario.workload.dispersion <= 1 or state.step_std <= 0:
+    dispersion, routing = problem.scenario.workload.dispersion, problem.scenario.serving.routing
+    if dispersion <= 1:
         return 1.0
-    calm = concurrency(
-        problem.workload, rank_rate, line, routing=problem.scenario.serving.routing, instances=ranks, dispersion=1.0
+    bursty, calm = (
+        concurrency(problem.workload, rank_rate, line, routing=routing, instances=ranks, dispersion=index)
+        for index in (dispersion, 1.0)
     )
-    return max(1.0, (state.step_std / calm.step_std) ** 2)
+    return max(1.0, (bursty.step_std / calm.step_std) ** 2) if calm.step_std > 0 else 1.0
 
 
 def _chunked_rank(problem: Problem, layout: Layout, instances: int, rank_rate: float) -> ChunkedRank | None:

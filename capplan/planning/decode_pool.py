@@ -87,7 +87,12 @@ def _memory(problem: Problem, layout: Layout, chain: Chain) -> MemoryBudget:
 
 
 def stationary_batch(
-    problem: Problem, coefficients: tuple[float, float, float], rank_rate: float, ranks: int, chain: Chain
+    problem: Problem,
+    coefficients: tuple[float, float, float],
+    rank_rate: float,
+    ranks: int,
+    chain: Chain,
+    disturbance: float = 0.0,
 ) -> Stationary:
     """The stationary batch of one rank for a token time T = a + e N + c S."""
     section = problem.scenario
@@ -100,6 +105,7 @@ def stationary_batch(
         routing=section.serving.routing,
         instances=ranks,
         dispersion_window=section.workload.dispersion_window,
+        disturbance=disturbance,
         chain=chain,
     )
 

@@ -14,6 +14,7 @@ from capplan.serving.stationary_demand import Demand
 from capplan.serving.stationary_law import Stationary
 from capplan.serving.stationary_moments import (
     StepMoments,
+    disturbed,
     linear_moments,
     nonlinear_moments,
     saturated,
@@ -41,6 +42,7 @@ def concurrency(
     *,
     dispersion_window: float | None = None,
     arrival_spectrum: Callable[[Any], Any] | None = None,
+    disturbance: float = 0.0,
     chain: Chain | None = None,
 ) -> Stationary:
     r"""How many requests decode on one rank at once, and how long steps, tokens and requests take.
@@ -66,6 +68,8 @@ def concurrency(
     arrival_spectrum : of the whole stream over its rate, as a function of an array of angular frequencies [rad/s];
         1 is Poisson, at 0 it is the asymptotic index of dispersion. Replaces ``dispersion`` in the ``exact`` method;
         a renewal stream has :math:`\Re[(1+\phi)/(1-\phi)]`, a rate that switches a Lorentzian
+    disturbance : variance of the batch that comes on top, of steps that vary for reasons outside ``step_time`` (prompts
+        read between them); behind a balancer a share 1/instances of it stays [1]
     chain : where the named quantities are put; overrides in it replace them
 
     Returns
@@ -95,6 +99,7 @@ def concurrency(
     _check(workload, request_rate, cap, dispersion, routing, instances, method)
     if dispersion_window is not None:
         one_number(dispersion_window, "dispersion_window", above=True)
+    one_number(disturbance, "disturbance", least=0.0)
     step = _linear(step_time)
     if arrival_spectrum is not None and (method != "exact" or step is None or not callable(arrival_spectrum)):
         raise InputError("is a function for method='exact' and a linear step time", key="arrival_spectrum")
@@ -111,6 +116,8 @@ def concurrency(
         names = ("empty_step_seconds", "sequence_step_seconds", "context_step_seconds")
         a, e, c = (float(chain.given(name, value, "step time")) for name, value in zip(names, step, strict=True))
         found = linear_moments(workload, demand, (a, e, c), method, chain)
+    if disturbance:
+        found = disturbed(found, disturbance / (instances if demand.pooled else 1))
     if cap is not None:
         found = _capped(found, workload, demand, cap, step_time if step is None else None, chain)
     bursty = dispersion > 1.0 or arrival_spectrum is not None

@@ -289,6 +289,21 @@ def _nonlinear_bursts(found: StepMoments, workload: Workload, demand: Demand, ex
     )
 
 
+def disturbed(found: StepMoments, variance: float) -> StepMoments:
+    """The moments with so much more variance of the batch, from what the step time does not know."""
+    if variance <= 0.0 or not found.stable or found.step_variance <= 0.0:
+        return found
+    more = found.b**2 * variance
+    return replace(
+        found,
+        step_variance=found.step_variance + more,
+        batch_variance=found.batch_variance + variance,
+        covariance=found.covariance + found.b * variance,
+        third=found.third * (1 + more / found.step_variance) ** 2,
+        held_variance=None if found.held_variance is None else found.held_variance + variance,
+    )
+
+
 def with_cap(
     found: StepMoments,
     workload: Workload,
