@@ -177,6 +177,8 @@ def _out_of_reach(problem: Problem, search: Search[Any], mode: Mode) -> Outcome:
     if nearest is None:
         return Outcome(None, (_hopeless(problem, search.max_gpus),))
     missed = tuple(check for check in nearest.checks if not check.met)
+    if mode == "disaggregated" and nearest.gpus == search.max_gpus:
+        missed = (*missed, Check("gpus_left_for_prefill", 0.0, 0.0))
     return Outcome(Pools(mode, nearest.pool, None), missed)
 
 

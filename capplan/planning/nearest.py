@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from capplan.planning.latency import PERCENTILES
 from capplan.planning.problem import Problem
 from capplan.planning.scenario import LATENCY_KEYS
 
@@ -50,18 +51,44 @@ def _with_gpus(problem: Problem, gpus: int) -> Problem:
 def _relaxed_targets(problem: Problem, search: Search) -> dict[str, float]:
     """Loosen whatever is missed to what was reached, until everything is met; empty where that does not help."""
     changed: dict[str, float] = {}
+    asked = problem
     for _ in range(ROUNDS):
-        outcome = search(problem)
+        outcome = search(asked)
         if outcome.feasible:
+            tight = _tightened(problem, changed, asked, outcome)
+            changed = tight if tight and search(_with_targets(problem, tight)).feasible else changed
             return {name: 1 - value if name == "attainment" else value for name, value in changed.items()}
-        missed = {check.name: check.value * SLACK for check in outcome.missed if _can_relax(check.name, check.value)}
-        if len(missed) < len(outcome.missed):  # decode takes every GPU: only a still looser target leaves some over
-            missed = {name: value * LOOSER for name, value in changed.items()}
+        missed = _missed(asked, outcome)
         if not missed:
             return {}
         changed |= missed
-        problem = _with_targets(problem, missed)
+        asked = _with_targets(asked, missed)
     return {}
+
+
+def _missed(problem: Problem, outcome: Outcome) -> dict[str, float]:
+    """What was missed, as it was reached; where decode leaves too few GPUs for the prompts, its targets looser."""
+    missed = {check.name: check.value * SLACK for check in outcome.missed if _can_relax(check.name, check.value)}
+    if any(check.name == "gpus_left_for_prefill" for check in outcome.missed):
+        decode = {name: LOOSER * value for name, value in problem.targets.items() if not name.startswith("ttft")}
+        return missed | {name: max(value, missed.get(name, 0.0)) for name, value in decode.items()}
+    return missed if len(missed) == len(outcome.missed) else {}
+
+
+def _tightened(problem: Problem, changed: dict[str, float], asked: Problem, outcome: Outcome) -> dict[str, float]:
+    """Latency targets as the pools found meet them, where that is looser than what was asked for at first."""
+    from capplan.planning.deploy import view_of
+
+    assert outcome.pools is not None
+    view = view_of(asked, outcome.pools)
+    tight = {}
+    for name, value in changed.items():
+        if name in LATENCY_KEYS:
+            kind, _, label = name.rpartition("_")
+            value = min(value, SLACK * view.percentile(kind, PERCENTILES[label]))
+        if name not in problem.targets or value > problem.targets[name]:
+            tight[name] = value
+    return tight
 
 
 def _can_relax(name: str, value: float) -> bool:

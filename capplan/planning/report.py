@@ -135,7 +135,9 @@ def _feasible(plan: Plan) -> Iterator[str]:
     cost += "" if per_token is None else f" (${per_token:.2f} per million output tokens)"
     yield f"{counted(plan.gpus_total, 'GPU')}{_gpu_band(plan)}{cost}"
     if plan.binding is not None:
-        yield f"binding: {_binding(plan.binding)}, at the {plan.problem.sizing_rate:.4g} requests/s it is sized for"
+        cap = plan.problem.scenario.serving.max_num_seqs
+        sized = f"at the {plan.problem.sizing_rate:.4g} requests/s it is sized for"
+        yield f"binding: {_binding(plan.binding, cap)}, {sized}"
     if not plan.problem.targets:
         yield "no latency target given: sized for memory and stability alone"
 
@@ -162,7 +164,10 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _binding(check: Binding) -> str:
+def _binding(check: Binding, cap: int | None) -> str:
+    if check.name == "load" and check.gpus is not None:
+        with_cap = "" if cap is None else f" with {cap} sequences a rank"
+        return f"the smaller pool that comes nearest, {counted(check.gpus, 'GPU')}, cannot keep up{with_cap}"
     reached = f"{title(check.name)} {show(check.name, check.value)} of {show(check.name, check.target)}"
     if check.gpus is None:
         return f"{reached}; no smaller pool of the layouts searched holds the weights"

@@ -53,7 +53,8 @@ class Trial(Generic[Pool]):
 
 @dataclass
 class Search(Generic[Pool]):
-    """A search for the cheapest pool of one role; ``failed`` remembers what was cheaper and why it failed.
+    """A search for the cheapest pool of one role; ``failed`` remembers what was cheaper and why it failed, ``stalled``
+    the GPUs of pools that could not keep up.
 
     ``bounds`` are the layouts it looked at, each with the fewest instances that mean values allow. ``start``
     is a pool that may do. Where ``ties`` matter, pools of equally many GPUs are compared too.
@@ -65,6 +66,7 @@ class Search(Generic[Pool]):
     ties: bool = True
     best: Trial[Pool] | None = None
     failed: list[Trial[Pool]] = field(default_factory=list)
+    stalled: list[int] = field(default_factory=list)
     bounds: list[tuple[float, Layout]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -98,7 +100,9 @@ class Search(Generic[Pool]):
 
     def _trial(self, layout: Layout, instances: int) -> Trial[Pool] | None:
         trial = self.evaluate(layout, instances)
-        if trial is not None and not trial.met:
+        if trial is None:
+            self.stalled.append(layout.gpus * instances)
+        elif not trial.met:
             self.failed.append(trial)
         return trial
 
@@ -112,8 +116,10 @@ class Search(Generic[Pool]):
             return None
         self._try_smaller(self.best)
         best, cheaper = self.best, [trial for trial in self.failed if trial.gpus < self.best.gpus]
+        stalled = [gpus for gpus in self.stalled if gpus < best.gpus]
         if not cheaper:
-            return _bound_by(best.worst, None)
+            full = Check("load", 1.0, 1.0)
+            return _bound_by(full, max(stalled)) if stalled else _bound_by(best.worst, None)
         mildest = min(cheaper, key=lambda trial: trial.worst.ratio)
         return _bound_by(mildest.worst, mildest.gpus)
 

@@ -289,7 +289,9 @@ def _result(
     batch = float(chain.given("kv_batch", state.batch, law))
     recompute = float(chain.given("recompute_per_token", float(rank.recomputed(state)), law))
     overflow = float(chain.given("kv_overflow_probability", float(state.queue_probability), law))
-    preemptions = float(chain.given("preemptions_per_request", float(state.preemptions_per_request), law))
+    # every request that is hit is so once at least; the count's own law loses itself in rounding where few are
+    count = max(float(state.preemptions_per_request), averages.hit_share)
+    preemptions = float(chain.given("preemptions_per_request", count, law))
     hit = float(chain.given("preempted_share", averages.hit_share, "capplan.formulas.preemption_waits.preempted_share"))
     peak, saturated = averages.loads or (None, None)
     sizes = rank.request.sizes

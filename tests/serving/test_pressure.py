@@ -313,6 +313,13 @@ def test_overflow_of_bursty_and_balanced_ranks_is_that_of_the_stationary_batch(d
     assert found.batch == pytest.approx(state.mean, rel=0.08)
 
 
+@pytest.mark.parametrize("rate", [0.05, 0.5, 1.0])
+def test_no_more_requests_are_hit_than_there_are_preemptions(rate):
+    for capacity in (20_000, 60_000, 200_000):
+        found = kv_pressure(WORKLOAD, capacity, request_rate=rate, step_time=STEP)
+        assert found.preemptions_per_request >= found.hit_share >= 0.0
+
+
 @pytest.mark.parametrize("given", [{"peakedness": 2.0}, {"held_size_share": 0.5}])
 def test_a_closed_loop_has_no_arrivals_to_be_dispersed_or_balanced(given):
     with pytest.raises(InputError, match="concurrency: a closed loop takes no peakedness"):
