@@ -73,10 +73,7 @@ def _simplifications(problem: Problem, pools: Pools | None) -> list[str]:
     if problem.scenario.serving.routing == "least-kv" and pools is not None and pools.decode.layout.dp > 1:
         lines.append("what least-kv routing saves of the wait between data-parallel ranks is not counted (errs high)")
     if problem.scenario.workload.concurrency is not None:
-        lines.append(
-            "a closed loop is sized as Poisson arrivals of the rate it causes (errs high: TTFT P99 1.6 times, TPOT P99 "
-            "1.1 times that of simulated benchmarks in the median)"
-        )
+        lines.append("prompts of a closed loop arrive as Poisson at the rate it causes (errs high for TTFT)")
     return lines
 
 

@@ -106,6 +106,7 @@ def stationary_batch(
         instances=ranks,
         dispersion_window=section.workload.dispersion_window,
         disturbance=disturbance,
+        in_flight=section.workload.concurrency,
         chain=chain,
     )
 

@@ -14,6 +14,7 @@ from capplan.serving.stationary_demand import Demand
 from capplan.serving.stationary_law import Stationary
 from capplan.serving.stationary_moments import (
     StepMoments,
+    confined,
     disturbed,
     linear_moments,
     nonlinear_moments,
@@ -43,6 +44,7 @@ def concurrency(
     dispersion_window: float | None = None,
     arrival_spectrum: Callable[[Any], Any] | None = None,
     disturbance: float = 0.0,
+    in_flight: int | None = None,
     chain: Chain | None = None,
 ) -> Stationary:
     r"""How many requests decode on one rank at once, and how long steps, tokens and requests take.
@@ -70,6 +72,8 @@ def concurrency(
         a renewal stream has :math:`\Re[(1+\phi)/(1-\phi)]`, a rate that switches a Lorentzian
     disturbance : variance of the batch that comes on top, of steps that vary for reasons outside ``step_time`` (prompts
         read between them); behind a balancer a share 1/instances of it stays [1]
+    in_flight : closed loop: requests in flight over all instances, waiting for prefill included; their rate is
+        ``request_rate``, the batch never exceeds them [1]
     chain : where the named quantities are put; overrides in it replace them
 
     Returns
@@ -100,6 +104,8 @@ def concurrency(
     if dispersion_window is not None:
         one_number(dispersion_window, "dispersion_window", above=True)
     one_number(disturbance, "disturbance", least=0.0)
+    if in_flight is not None:
+        whole_number(in_flight, "in_flight")
     step = _linear(step_time)
     if arrival_spectrum is not None and (method != "exact" or step is None or not callable(arrival_spectrum)):
         raise InputError("is a function for method='exact' and a linear step time", key="arrival_spectrum")
@@ -118,10 +124,12 @@ def concurrency(
         found = linear_moments(workload, demand, (a, e, c), method, chain)
     if disturbance:
         found = disturbed(found, disturbance / (instances if demand.pooled else 1))
+    if in_flight is not None:
+        found = confined(found, found.batch_mean * (instances if demand.pooled else 1) / in_flight)
     if cap is not None:
         found = _capped(found, workload, demand, cap, step_time if step is None else None, chain)
     bursty = dispersion > 1.0 or arrival_spectrum is not None
-    return Stationary(found, workload, demand.request_rate, cap, method, bursty, dispersion_window)
+    return Stationary(found, workload, demand.request_rate, cap, method, bursty, dispersion_window, in_flight)
 
 
 def _capped(

@@ -59,6 +59,8 @@ class Stationary:
     """Whether arrivals are more dispersed than Poisson."""
     dispersion_window: float | None = None
     """Length of the record the dispersion was measured on [s]."""
+    in_flight: int | None = None
+    """Requests in flight of a closed loop [1]."""
 
     # -- means -----------------------------------------------------------------------------------------------------
 
@@ -155,6 +157,10 @@ class Stationary:
         p = probability(p)
         if not self.bounded:
             return math.inf
+        value = self._open_quantile(p)
+        return value if self.in_flight is None else min(value, max(float(self.in_flight), math.ceil(self.mean)))
+
+    def _open_quantile(self, p: float) -> float:
         if self.moments.table is not None:
             return float(np.searchsorted(np.cumsum(self.moments.table.probabilities), p))
         if self.cap is None or self.moments.wait_probability <= 0.0:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 HEAVY_PROMPT_CV = 1.5
 """Assumed: from this coefficient of variation of prompts on, the floor below applies."""
 IDLE_LOAD = 1e-10
+LEAST_LEFT = 1e-4
+"""Of a variance that a closed loop takes away: laws need some."""
 LARGEST_SLOPE_LOAD = 0.999
 """The slope of a step time that bends may exceed what a line of a stable rank could."""
 LEAST_KV_FLOOR = 0.4
@@ -290,10 +292,10 @@ def _nonlinear_bursts(found: StepMoments, workload: Workload, demand: Demand, ex
 
 
 def disturbed(found: StepMoments, variance: float) -> StepMoments:
-    """The moments with so much more variance of the batch, from what the step time does not know."""
-    if variance <= 0.0 or not found.stable or found.step_variance <= 0.0:
+    """The moments with so much more variance of the batch, or less, from what the step time does not know."""
+    if not found.stable or found.step_variance <= 0.0:
         return found
-    more = found.b**2 * variance
+    more = max(found.b**2 * variance, -(1 - LEAST_LEFT) * found.step_variance)
     return replace(
         found,
         step_variance=found.step_variance + more,
@@ -301,6 +303,22 @@ def disturbed(found: StepMoments, variance: float) -> StepMoments:
         covariance=found.covariance + found.b * variance,
         third=found.third * (1 + more / found.step_variance) ** 2,
         held_variance=None if found.held_variance is None else found.held_variance + variance,
+    )
+
+
+def confined(found: StepMoments, share: float) -> StepMoments:
+    """The moments in a closed loop of whose requests this rank, or all behind its balancer, hold that share on average.
+
+    Requests in flight are shared out like balls in boxes: of the variance of the batch 1 - share is left, and a request
+    takes the place of another one with that chance.
+    """
+    share = min(max(share, 0.0), 1.0)
+    less = disturbed(found, -share * (1 - LEAST_LEFT) * found.batch_variance)
+    return replace(
+        less,
+        added=found.added * (1 - share),
+        trades_places=found.trades_places or found.held_variance is None,
+        met_shift=found.met_shift * less.step_variance / max(found.step_variance, 1e-300),
     )
 
 

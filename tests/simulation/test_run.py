@@ -128,6 +128,29 @@ def test_waits_where_the_output_is_reserved(in_flight):
     assert held_ttft(in_flight, 0.8) == pytest.approx(HELD[in_flight], rel=0.2)
 
 
+@pytest.mark.parametrize(("routing", "instances"), [("random", 1), ("random", 2), ("least-loaded", 2)])
+def test_a_closed_loop_varies_as_balls_in_boxes(routing, instances):
+    """Requests are shared out over instances, so one alone holds a constant number, and two half the variance each."""
+    in_flight, step = 60 * instances, (0.01, 1e-4, 1e-8)
+    source, choices = seeded(1)
+    pool = DecodePool(instances, 1, RankRules(100_000), StepTime.linear(*step), routing, choices)
+    draw = lengths(WORKLOAD, source)
+    first = under_way(WORKLOAD, in_flight, source)
+    run = run_closed(pool, first, lambda now: Request(*next(draw), now, 0, loaded=True), 8000)
+    steps = run.column(lambda r: r.output - 1.0)
+    tpot = (run.column(lambda r: r.finish) - run.column(lambda r: r.first))[steps > 0] / steps[steps > 0]
+    seconds, batch, _, _ = run.states
+    average = (seconds @ batch) / seconds.sum()
+    spread = (seconds @ (batch - average) ** 2) / seconds.sum()
+    rate = 60 / (WORKLOAD.mean_decode_steps * (step[0] + 60 * (step[1] + step[2] * WORKLOAD.mean_context)))
+    state = concurrency(WORKLOAD, rate, step, routing=routing, instances=instances, in_flight=in_flight)
+    assert state.mean == pytest.approx(average, rel=0.02)
+    assert state.std == pytest.approx(math.sqrt(spread), rel=0.1, abs=0.7)
+    assert state.quantile(0.999) <= in_flight
+    for p in (0.1, 0.5, 0.9, 0.99):
+        assert state.tpot_quantile(p) == pytest.approx(np.quantile(tpot, p), rel=0.02)
+
+
 def test_a_closed_loop_keeps_its_requests_in_flight():
     source, choices = seeded(3)
     pool = DecodePool(1, 1, RankRules(100_000), StepTime.linear(0.01, 0, 0), "random", choices)
