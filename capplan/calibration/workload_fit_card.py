@@ -134,6 +134,8 @@ class _Writer:
     def request_class(self, one: ClassFit) -> dict[str, Any]:
         """A class of the card."""
         head = {"name": _plain(one.name)[:80] or "all", "share": self._number(one.share, "1", "measured")}
+        if one.reasoning is not None:
+            head["reasoning"] = self._coded(one.reasoning)
         if self._fit.uses_laws:
             return {**head, "input": self._law(chosen(one.inputs)), "output": self._law(chosen(one.outputs))}
         prompts, outputs, weights = one.cells

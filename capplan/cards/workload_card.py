@@ -144,7 +144,7 @@ def _workload(
     prefix_hits: Mapping[str, Any] | None = None,  # noqa: ARG001
 ) -> Workload:
     share = None
-    if reasoning_share is not None:
+    if reasoning_share is not None and "reasoning" not in classes[0]:
         share = _number(reasoning_share, "reasoning_share", "reasoning_share")
     return Workload(
         **_lengths(classes),
@@ -158,14 +158,25 @@ def _workload(
 
 
 def _lengths(classes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Classes of laws, or one sample of the pairs of all classes."""
+    """Classes of laws, or one sample of the pairs of all classes with the law of their reasoning tokens."""
+    for position, kind in enumerate(classes):
+        if ("reasoning" in kind) != ("reasoning" in classes[0]):
+            raise InputError("give the reasoning of every class, or of none", key=f"classes.{position}")
     if not any("joint" in kind for kind in classes):
         return {"classes": [_request_class(f"classes.{position}", **kind) for position, kind in enumerate(classes)]}
     parts = [_pairs(f"classes.{position}", kind) for position, kind in enumerate(classes)]
     total = math.fsum(share for share, _ in parts)
     rows = [(p, d, share / total * w / math.fsum(pairs[2])) for share, pairs in parts
             for p, d, w in zip(*pairs, strict=True)]  # fmt: skip
-    return {"joint": rows}
+    return {"joint": rows, "reasoning": _reasoning_of_all(classes, [share for share, _ in parts])}
+
+
+def _reasoning_of_all(classes: list[dict[str, Any]], shares: list[float]) -> LengthLaw | None:
+    """The law of the reasoning tokens over classes that give their pairs; None where they do not say."""
+    if "reasoning" not in classes[0]:
+        return None
+    laws = [length_law(kind["reasoning"], f"classes.{place}.reasoning") for place, kind in enumerate(classes)]
+    return laws[0] if len(laws) == 1 else Mixture(list(zip(shares, laws, strict=True)))
 
 
 def _pairs(key: str, kind: Mapping[str, Any]) -> tuple[float, list[list[float]]]:
@@ -214,9 +225,11 @@ def _arrivals(
     )
 
 
-def _request_class(key: str, *, name: str, share: Any, input: Any, output: Any) -> RequestClass:
+def _request_class(key: str, *, name: str, share: Any, input: Any, output: Any, reasoning: Any = None) -> RequestClass:
     part = _number(share, "share", f"{key}.share")
-    return RequestClass(part, length_law(input, f"{key}.input"), length_law(output, f"{key}.output"), name)
+    laws = (length_law(input, f"{key}.input"), length_law(output, f"{key}.output"))
+    thoughts = None if reasoning is None else length_law(reasoning, f"{key}.reasoning")
+    return RequestClass(part, *laws, name, thoughts)
 
 
 def length_law(data: Any, key: str = "law") -> LengthLaw:

@@ -131,7 +131,10 @@ def _overview(fit: WorkloadFit) -> Table:
 def _lengths(fit: WorkloadFit) -> Table:
     """Data and card side by side, and what independent laws would make of it."""
     rows = []
-    for what, law in (("input", fit.workload.input), ("output", fit.workload.output)):
+    laws = {"input": fit.workload.input, "output": fit.workload.output, "reasoning": fit.workload.reasoning}
+    for what, law in laws.items():
+        if law is None:
+            continue
         for label, data, card in _figures(law, *fit.marginal(what), 4 if what == "output" else 3):
             rows.append(
                 [f"{what} {label}", f"{data:,.5g}", f"{card:,.5g}", _percent(card / data - 1, 2) if data else "", ""]

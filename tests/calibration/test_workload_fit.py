@@ -12,6 +12,7 @@ import pytest
 
 from capplan.calibration.workload_fit import PlannerMoments, WorkloadFit, correlation, fit_workload
 from capplan.calibration.workload_fit_card import card_name, workload_card, write_card
+from capplan.cards.trace_requests import load_requests
 from capplan.cards.workload_card import load_workload, workload_card_schema
 from capplan.cli.main import main
 from capplan.errors import InputError
@@ -51,6 +52,27 @@ def test_the_card_reproduces_the_trace(name: str, fits: dict[str, WorkloadFit], 
     assert trace.arrivals is not None
     assert made.arrivals.dispersion_at(45.0) == pytest.approx(trace.arrivals.dispersion_at(45.0), rel=1e-5)
     assert made.arrivals.drifts == trace.arrivals.drifts
+
+
+def test_reasoning_tokens_of_the_card_are_those_of_the_trace(fits: dict[str, WorkloadFit], tmp_path: Path) -> None:
+    fit = fits[NAMES[2]]
+    told = load_requests(TRUTH / NAMES[2]).reasoning
+    made = load_workload(write_card(fit, tmp_path / "r1.json"))
+    assert told is not None
+    assert made.reasoning is not None
+    assert made.reasoning.mean == pytest.approx(told.mean(), rel=1e-5)
+    nodes = made.reasoning_nodes()
+    order = np.argsort(nodes.steps)
+    for p in (0.1, 0.5, 0.9, 0.99):
+        assert made.reasoning.quantile(p) == pytest.approx(np.quantile(told, p), rel=0.01)
+        node = nodes.steps[order][np.searchsorted(np.cumsum(nodes.weights[order]), p)]
+        assert node == pytest.approx(np.quantile(told, p), rel=0.02)
+    # One share of every output would be 25 % high in the median and 7 % low in the tail.
+    assert np.quantile(told, 0.5) < 0.81 * made.output.quantile(0.5) * made.reasoning_share
+    assert np.quantile(told, 0.99) > 1.06 * made.output.quantile(0.99) * made.reasoning_share
+    by_hump = [one.reasoning.mean for one in fit.classes if one.reasoning is not None]
+    assert by_hump[1] > 10 * by_hump[0]
+    assert "reasoning" not in workload_card(fits[NAMES[0]], "a")["classes"][0]
 
 
 @pytest.mark.parametrize("name", NAMES)
