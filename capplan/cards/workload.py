@@ -218,30 +218,32 @@ class Workload:
         check_tokens("budget", cut, least=1.0)
         return self._mapped(lambda law: law.truncated(cut), lambda tokens: _at_most(tokens, cut))
 
+    def with_reasoning_share(self, share: float) -> Workload:
+        """The same requests with that share of every output as reasoning, in the place of what was known of it."""
+        return self._mapped(lambda law: law, lambda tokens: tokens, share)
+
     def share_cut(self, budget: float) -> float:
         """Share of requests whose output exceeds ``budget`` tokens [1]."""
         return 1.0 - float(self.output.cdf(budget))
 
-    def _mapped(self, on_law: Any, on_tokens: Any) -> Workload:
+    def _mapped(self, on_law: Any, on_tokens: Any, share: float | None = None) -> Workload:
+        """Outputs, and what is known of their reasoning, changed; ``share`` replaces the latter."""
         sample = kinds = law = None
+        known = None if share is not None else self.reasoning
         if self.joint is not None:
             sample = (self.joint.input, on_tokens(self.joint.output), self.joint.weight)
-            law = None if self.reasoning is None else on_law(self.reasoning)
+            law = None if known is None else on_law(known)
         else:
-            kinds = [replace(kind, output=on_law(kind.output), reasoning=None if kind.reasoning is None else
-                             on_law(kind.reasoning)) for kind in self.classes]  # fmt: skip
-        return Workload(
-            joint=sample,
-            classes=kinds,
-            name=self.name,
-            reasoning=law,
-            reasoning_share=self.reasoning_share if self.reasoning is None else None,
-            sources=self.sources,
-            file=self.file,
-            description=self.description,
-            arrivals=self.arrivals,
-            remarks=self.remarks,
-        )
+            kinds = [
+                replace(kind, output=on_law(kind.output),
+                        reasoning=None if known is None or kind.reasoning is None else on_law(kind.reasoning))
+                for kind in self.classes
+            ]  # fmt: skip
+        if share is None and known is None:
+            share = self.reasoning_share
+        return Workload(joint=sample, classes=kinds, name=self.name, reasoning=law, reasoning_share=share,
+                        sources=self.sources, file=self.file, description=self.description, arrivals=self.arrivals,
+                        remarks=self.remarks)  # fmt: skip
 
     # -- telling ---------------------------------------------------------------------------------------------------
 

@@ -73,6 +73,7 @@ class WorkloadSection(_Section):
     columns: dict[str, str] | None = Field(default=None, max_length=10)
     input: Any = None
     output: Any = None
+    reasoning_share: Share | None = Field(default=None, ge=0, le=1)
     rate: Rate | None = None
     concurrency: int | None = Field(default=None, ge=1, le=10_000_000, strict=True)
     dispersion: float = Field(default=1.0, gt=0, le=1e6)

@@ -57,6 +57,13 @@ def test_a_key_replaces_its_rival():
     assert load_scenario(MINIMAL, workload="chat").workload.input is None
 
 
+def test_rivals_given_together_on_top_of_a_file_are_refused():
+    with pytest.raises(InputError, match="exactly one of rate"):
+        load_scenario(EXAMPLE, rate="3/s", concurrency=64)
+    with pytest.raises(InputError, match="exactly one of card"):
+        load_scenario(MINIMAL, input="1k", output="1k", workload="chat-azure-2023")
+
+
 BAD = [
     ({"slo": {"tpot_p99": 50}}, "slo.tpot_p99"),
     ({"slo": {"tpot_p99": "50"}}, "no unit"),
