@@ -249,8 +249,20 @@ class _Totals:
             self._written += int(outputs.sum())
         if self.caches is not None and batch.hashes is not None:
             kept = [one for one, good in zip(batch.hashes, answered.tolist(), strict=True) if good]
+            self._check_blocks(kept, prompts, batch.lines[answered])
             self.caches.add(kept, prompts.tolist())
         self._by_class(self._labels(batch, answered), batch.lines[answered], (prompts, outputs, thoughts))
+
+    def _check_blocks(self, hashes: list[Any], prompts: Any, lines: Any) -> None:
+        """The hashes of a prompt, where it has any, are one a block of it, give or take one."""
+        assert self.caches is not None
+        size, number = self.caches.block_tokens, np.array([len(one) for one in hashes])
+        wrong = (number > 0) & (np.abs(number - -(-prompts // size)) > 1)
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            problem = (f"{number[first]} block hashes do not fit a prompt of {prompts[first]:,} tokens in blocks of "
+                       f"{size}; give the tokens of a block with --block-tokens")  # fmt: skip
+            raise InputError(problem, key=f"line {int(lines[first])}, {self.columns.hashes}")
 
     def _by_class(self, labels: Any, lines: Any, tokens: tuple[Any, Any, Any]) -> None:
         """Count prompts, outputs and reasoning tokens (None where they are not told) under the labels of the rows."""

@@ -470,6 +470,39 @@ def test_reasoning_share_of_published_histograms(tmp_path: Path) -> None:
         load_trace(written(tmp_path, "c.csv", "\n".join([header, *rows, "reason_ratio,1.5,1"])))
 
 
+def test_block_hashes_must_fit_the_prompts(tmp_path: Path) -> None:
+    def line(prompt: int, hashes: list[int]) -> str:
+        return json.dumps({"timestamp": 0, "input_length": prompt, "output_length": 5, "hash_ids": hashes}) + "\n"
+
+    good = line(1000, [1, 2]) + line(1025, [1, 2]) + line(1024, [1, 2, 3]) + line(9999, [])  # one more or less; none
+    assert read_trace(written(tmp_path, "a.jsonl", good), caches=PrefixReuse()).hits
+    bad = written(tmp_path, "b.jsonl", good + line(64, [1, 2, 3]))
+    with pytest.raises(InputError, match=r"line 5, hash_ids: 3 block hashes .* a prompt of 64 .*--block-tokens"):
+        read_trace(bad, caches=PrefixReuse())
+    assert read_trace(bad).requests == 5  # not read, so not judged
+    sixteen = written(tmp_path, "c.jsonl", line(64, [1, 2, 3, 4]) + line(0, [1]))
+    assert read_trace(sixteen, caches=PrefixReuse(block_tokens=16)).hits
+
+
+def test_columns_are_those_of_all_rows(tmp_path: Path) -> None:
+    rows = [{"timestamp": 0, "input_length": 700, "output_length": 5}]
+    rows += [{**rows[0], "timestamp": 1000 * n, "hash_ids": [1, n]} for n in range(1, 30)]
+    path = written(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    trace = read_trace(path, caches=PrefixReuse())
+    assert trace.arrivals is not None
+    assert trace.arrivals.span_seconds == pytest.approx(29)  # hash_ids tell milliseconds, whichever row has them
+    assert trace.hits
+    assert not any("taken as seconds" in note for note in trace.notes)
+
+
+@pytest.mark.parametrize("rows", [2, 20_000])
+def test_a_cut_last_line_is_named(tmp_path: Path, rows: int) -> None:
+    text = "".join(f'{{"timestamp": {n}, "input_length": 5, "output_length": 6}}\n' for n in range(rows))
+    path = written(tmp_path, "a.jsonl", text + '{"timestamp": 99999, "input_le')
+    with pytest.raises(InputError, match=f"line {rows + 1}: is not valid JSON"):
+        load_trace(path)
+
+
 def test_rates_are_those_counted_elsewhere() -> None:
     arrivals, hourly = read_rates(TRUTH / "servegen_deepseek-r1_rate.csv")
     known = FIGURES["servegen_deepseek-r1_rate.csv"]
