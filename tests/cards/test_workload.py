@@ -205,6 +205,20 @@ def test_reasoning_that_cannot_be_is_refused(given: dict[str, Any], told: str) -
         Workload(**given)
 
 
+def test_weights_of_a_mixture_are_shares() -> None:
+    part = {"weight": 0.8, "law": 100}
+    with pytest.raises(InputError, match=r"output\.parts: the weights sum to 1\.6; they are shares and must sum to 1"):
+        length_law({"law": "mixture", "parts": [part, part]}, "output")
+    assert length_law({"law": "mixture", "parts": [part, {"weight": 0.2, "law": 200}]}).mean == pytest.approx(120)
+
+
+def test_a_card_file_given_without_its_ending_is_hinted_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "azure2023-conv.json").write_text("{}")
+    with pytest.raises(UnknownNameError, match=r"unknown workload card 'azure2023-conv'; for the file give azure2"):
+        load_workload("azure2023-conv")
+
+
 CSV = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n2023-11-16 18:15:50.99,396,109\n"
 SYNTHETIC = "arrival_s,client,input_tokens,output_tokens,reason_tokens\n0.0,50,398,893,672\n0.1,50,418,2846,2028\n"
 LINES = """\
