@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capplan.cards.engine_card import load_engine
 from capplan.cards.hardware_card import load_hardware
 from capplan.cards.model_card import load_model
 from capplan.cards.workload import Workload
-from capplan.cards.workload_card import length_law, load_workload
-from capplan.errors import InputError
+from capplan.cards.workload_card import is_trace, length_law, load_workload
+from capplan.errors import InputError, shown
 from capplan.planning.scenario import LATENCY_KEYS, Scenario, WorkloadSection
 from capplan.quantities.chain import Chain
 
@@ -157,11 +158,10 @@ def _workload(scenario: Scenario) -> Workload:
 
 def _read(section: WorkloadSection) -> Workload:
     """The workload of a card or a trace; the scenario's share of reasoning where it says nothing of it itself."""
-    name, key = section.card or section.trace or "", "workload.card" if section.card else "workload.trace"
-    try:
-        workload = load_workload(name, section.columns)
-    except InputError as error:
-        raise error if error.file or error.key else error.located(key=key) from None
+    if section.trace is not None and not is_trace(Path(section.trace)):
+        raise InputError(f"{shown(section.trace)} must end in .csv, .jsonl or .ndjson, with or without .gz, or in "
+                         "-dataset.json; a card goes under workload.card", key="workload.trace")  # fmt: skip
+    workload = load_workload(section.card or section.trace or "", section.columns)
     if section.reasoning_share is None:
         return workload
     if workload.reasoning_share is not None:
