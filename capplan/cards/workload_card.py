@@ -177,19 +177,22 @@ def _workload(
     hours: Mapping[str, Any] | None = None,  # noqa: ARG001 (the profile of the trace, for its readers)
     prefix_hits: Mapping[str, Any] | None = None,  # noqa: ARG001
 ) -> Workload:
-    share = None
-    if reasoning_share is not None and "reasoning" not in classes[0]:
-        share = _number(reasoning_share, "reasoning_share", "reasoning_share")
+    share = None if reasoning_share is None else _number(reasoning_share, "reasoning_share", "reasoning_share")
+    by_law = "reasoning" in classes[0]
     workload = Workload(
         **_lengths(classes),
         name=name,
-        reasoning_share=share,
+        reasoning_share=None if by_law else share,
         sources=sources,
         file=file,
         description=description,
         arrivals=None if arrivals is None else _arrivals(**arrivals),
     )
     _check_means(workload, targets or {})
+    found = workload.reasoning_share
+    if share is not None and found is not None and abs(share - found) > MEAN_TOLERANCE:
+        raise InputError(f"{share:g} is not the share of the laws, {found:.3g}; correct one of them",
+                         key="reasoning_share.value")  # fmt: skip
     return workload
 
 

@@ -59,6 +59,11 @@ def test_reasoning_tokens_of_the_card_are_those_of_the_trace(fits: dict[str, Wor
     fit = fits[NAMES[2]]
     told = load_requests(TRUTH / NAMES[2]).reasoning
     made = load_workload(write_card(fit, tmp_path / "r1.json"))
+    card = workload_card(fit, "x")
+    card["reasoning_share"]["value"] = 0.2
+    (tmp_path / "x.json").write_text(json.dumps(card))
+    with pytest.raises(InputError, match=r"reasoning_share\.value: 0\.2 is not the share of the laws, 0\.859"):
+        load_workload(tmp_path / "x.json")
     assert told is not None
     assert made.reasoning is not None
     assert made.reasoning.mean == pytest.approx(told.mean(), rel=1e-5)
