@@ -57,10 +57,15 @@ def law_fits(values: FloatArray, shares: FloatArray, order: int) -> list[LawFit]
     order : highest moment a plan needs: 4 for outputs, 3 for prompts
     """
     laws = parametric_fits(values, shares)
+    laws.append((CODED, coded_law(values, shares)))
+    return [_judged(name, law, values, shares, order) for name, law in laws]
+
+
+def coded_law(values: FloatArray, shares: FloatArray) -> Empirical:
+    """The counts themselves: at most ``2 * CODED_GROUPS`` values with their first three moments, the fourth nearly."""
     points, weights = compact_sample(values, shares, CODED_GROUPS)
     kept = weights > 0
-    laws.append((CODED, Empirical(points[kept].tolist(), weights[kept].tolist())))
-    return [_judged(name, law, values, shares, order) for name, law in laws]
+    return Empirical(points[kept].tolist(), weights[kept].tolist())
 
 
 def chosen(fits: list[LawFit]) -> LawFit:

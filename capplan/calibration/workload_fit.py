@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.calibration.law_fit import LawFit, chosen, law_fits
+from capplan.calibration.law_fit import LawFit, chosen, coded_law, law_fits
 from capplan.cards.arrivals import Hour
 from capplan.cards.prefix_reuse import PrefixReuse
 from capplan.cards.trace import Trace, read_trace
@@ -26,6 +26,8 @@ from capplan.formulas import lengths
 from capplan.formulas.decode_nodes import DecodeMoments, sample_moments
 from capplan.formulas.joint_cells import compact_joint
 from capplan.formulas.length_fit import separation
+from capplan.formulas.length_law import LengthLaw
+from capplan.formulas.length_laws import Mixture
 from capplan.formulas.stationary import heavy_load_factor
 
 FloatArray = NDArray[np.float64]
@@ -87,6 +89,8 @@ class ClassFit:
     counted_outputs: Pair
     inputs: list[LawFit]
     outputs: list[LawFit]
+    counted_reasoning: Pair | None = None
+    """Its reasoning tokens and their number of requests; None where the trace does not tell them."""
 
     @property
     def input_mean(self) -> float:
@@ -102,6 +106,11 @@ class ClassFit:
     def correlation(self) -> float:
         """Pearson correlation of prompt and output tokens; 0 where one of them is constant [1]."""
         return correlation(*self.rows)
+
+    @cached_property
+    def reasoning(self) -> LengthLaw | None:
+        """The law of its reasoning tokens, quantile-coded; None where the trace does not tell them."""
+        return None if self.counted_reasoning is None else coded_law(*_shares(self.counted_reasoning))
 
     @cached_property
     def cells(self) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -146,15 +155,16 @@ class WorkloadFit:
         return prompts, outputs, weights
 
     def marginal(self, what: str) -> Pair:
-        """Lengths, increasing [token], and shares of the ``input`` or ``output`` of the whole trace."""
-        parts = [getattr(one, f"counted_{what}s") for one in self.classes]
+        """Lengths, increasing [token], and shares of ``input``, ``output`` or ``reasoning`` over the whole trace."""
+        name = "counted_reasoning" if what == "reasoning" else f"counted_{what}s"
+        parts = [getattr(one, name) for one in self.classes]
         values, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
         return _shares(_counted(values, counts))
 
     @cached_property
     def by_laws(self) -> Workload:
         """Classes with one law each for prompts and outputs, independent inside a class."""
-        kinds = [RequestClass(one.share, chosen(one.inputs).law, chosen(one.outputs).law, one.name)
+        kinds = [RequestClass(one.share, chosen(one.inputs).law, chosen(one.outputs).law, one.name, one.reasoning)
                  for one in self.classes]  # fmt: skip
         return Workload(classes=kinds, name=self.trace.stem)
 
@@ -163,7 +173,9 @@ class WorkloadFit:
         """The pairs in cells."""
         parts = [(p, d, one.share * w) for one in self.classes for p, d, w in [one.cells]]
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        return Workload(joint=tuple(columns), name=self.trace.stem)
+        laws = [(one.share, one.reasoning) for one in self.classes if one.reasoning is not None]
+        reasoning = Mixture(laws) if laws else None
+        return Workload(joint=tuple(columns), name=self.trace.stem, reasoning=reasoning)
 
     @cached_property
     def law_errors(self) -> dict[str, float]:
@@ -213,7 +225,7 @@ def fit_workload(
     if rates is not None:
         trace = _with_rates(trace, Path(rates))
     parts, split_by = _parts(trace)
-    total = sum(float(rows[2].sum()) for _, rows, _, _ in parts)
+    total = sum(float(rows[2].sum()) for _, rows, *_ in parts)
     classes = tuple(
         ClassFit(
             name=name or "all",
@@ -224,8 +236,9 @@ def fit_workload(
             counted_outputs=outputs,
             inputs=law_fits(*_shares(inputs), 3),
             outputs=law_fits(*_shares(outputs), 4),
+            counted_reasoning=reasoning,
         )
-        for name, rows, inputs, outputs in parts
+        for name, rows, inputs, outputs, reasoning in parts
     )
     return WorkloadFit(trace, classes, split_by, _sha256(file))
 
@@ -245,17 +258,20 @@ def _with_rates(trace: Trace, path: Path) -> Trace:
     return replace(trace, arrivals=arrivals, hours=tuple(hours), notes=(*trace.notes, note))
 
 
-Part = tuple[str, tuple[FloatArray, FloatArray, FloatArray], Pair, Pair]
+Part = tuple[str, tuple[FloatArray, FloatArray, FloatArray], Pair, Pair, Pair | None]
 
 
 def _parts(trace: Trace) -> tuple[list[Part], str]:
-    """Name, pairs, counted prompts and counted outputs of each class, the largest first; and what they are split by."""
+    """Name, pairs, counted prompts, outputs and reasoning tokens of each class, the largest first; and the split."""
     named = sorted(trace.classes.items(), key=lambda item: -item[1].requests)
     if len(named) == 1:
         name, counts = named[0]
         return _humps(name, counts)
     split_by = f"column {trace.columns.group}" if trace.columns.group else f"reasoning ({trace.columns.reasoning})"
-    return [(name, counts.rows(), counts.inputs.values(), counts.outputs.values()) for name, counts in named], split_by
+    return [
+        (name, counts.rows(), counts.inputs.values(), counts.outputs.values(), counts.reasoning_values())
+        for name, counts in named
+    ], split_by
 
 
 def _humps(name: str, counts: JointCounts | HistogramCounts) -> tuple[list[Part], str]:
@@ -264,14 +280,23 @@ def _humps(name: str, counts: JointCounts | HistogramCounts) -> tuple[list[Part]
     found = None if isinstance(counts, HistogramCounts) else separation(*_shares(outputs))
     below = None if found is None else rows[1] <= found[1]
     if found is None or below is None or min(rows[2][below].sum(), rows[2][~below].sum()) < _LEAST_OF_CLASS:
-        return [(name, rows, inputs, outputs)], "nothing"
+        return [(name, rows, inputs, outputs, counts.reasoning_values())], "nothing"
     border = f"{found[1]:,.0f} tokens"
     titles = ((below, f"outputs to {border}"), (~below, f"outputs above {border}"))
-    parts = []
+    parts: list[Part] = []
     for chosen_rows, title in titles:
         p, d, w = (column[chosen_rows] for column in rows)
-        parts.append((title, (p, d, w), _counted(p, w), _counted(d, w)))
+        parts.append((title, (p, d, w), _counted(p, w), _counted(d, w), _reasoning(counts, found[1], not len(parts))))
     return parts, f"the two humps of the output lengths (Ashman's D {found[0]:.1f})"
+
+
+def _reasoning(counts: JointCounts | HistogramCounts, border: float, below: bool) -> Pair | None:
+    """Reasoning tokens, and their requests, of the outputs up to the border or above it; None where not told."""
+    if isinstance(counts, HistogramCounts) or counts.reasoning is None:
+        return None
+    thoughts, outputs, requests = counts.reasoning.rows()
+    use = (outputs <= border) == below
+    return _counted(thoughts[use], requests[use])
 
 
 def _counted(values: FloatArray, weights: FloatArray) -> Pair:

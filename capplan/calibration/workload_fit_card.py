@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,38 @@ _MOST_HOURS = 20_000
 
 
 def card_name(fit: WorkloadFit, name: str | None) -> str:
-    """The name of the card: the one given, or that of the trace in small letters and dashes.
+    """The name of the card: the one given, else that of the trace, in small letters, digits, dots and dashes.
 
     Raises
     ------
-    InputError : a name that no card may have
+    InputError : a name that none of these are left of, or a longer one than a card may have
     """
     if name is None:
-        return re.sub(r"[^a-z0-9.-]+", "-", fit.trace.stem.lower()).strip("-.")[:60] or "trace"
-    if not _NAME.fullmatch(name):
-        raise InputError(f"{shown(name)} must be small letters, digits, dots and dashes, 60 at most", key="--name")
-    return name
+        return _fitting(fit.trace.stem)[:60] or "trace"
+    fitting = _fitting(name)
+    if not _NAME.fullmatch(fitting):
+        raise InputError(f"{shown(name)} must hold letters or digits, and 60 characters at most", key="--name")
+    return fitting
+
+
+def _fitting(name: str) -> str:
+    return re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-.")
+
+
+def refuse_input(output: str | Path, inputs: Iterable[str | Path]) -> None:
+    """Refuse to write over a file that was read.
+
+    Raises
+    ------
+    InputError : ``output`` is one of ``inputs``, by whatever path or link
+    """
+    for one in inputs:
+        try:
+            same = Path(output).resolve() == Path(one).resolve() or Path(output).samefile(one)
+        except (OSError, ValueError):  # a file that is not there yet, or no file name
+            same = False
+        if same:
+            raise InputError("is the file that is read; give the card another name", key="--output", file=str(output))
 
 
 def workload_card(fit: WorkloadFit, name: str) -> dict[str, Any]:
@@ -74,11 +96,12 @@ def write_card(fit: WorkloadFit, output: str | Path, name: str | None = None, *,
 
     Raises
     ------
-    InputError : a file that exists, or cannot be written
+    InputError : a file that exists, is the trace itself, or cannot be written
     """
     path = Path(output)
-    stem = path.name.removesuffix(".json").lower()
-    card = workload_card(fit, card_name(fit, name or (stem if _NAME.fullmatch(stem) else None)))
+    refuse_input(path, [fit.trace.path])
+    stem = path.name.removesuffix(".json")
+    card = workload_card(fit, card_name(fit, name or (stem if _NAME.fullmatch(_fitting(stem)) else None)))
     if not force and path.exists():
         raise InputError("exists; --force overwrites it", file=str(path))
     try:
@@ -134,6 +157,8 @@ class _Writer:
     def request_class(self, one: ClassFit) -> dict[str, Any]:
         """A class of the card."""
         head = {"name": _plain(one.name)[:80] or "all", "share": self._number(one.share, "1", "measured")}
+        if one.reasoning is not None:
+            head["reasoning"] = self._coded(one.reasoning)
         if self._fit.uses_laws:
             return {**head, "input": self._law(chosen(one.inputs)), "output": self._law(chosen(one.outputs))}
         prompts, outputs, weights = one.cells

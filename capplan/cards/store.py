@@ -46,9 +46,13 @@ def find_card(kind: str, name_or_path: str, aliases: dict[str, str] | None = Non
     try:
         if path.exists():
             return path
+        beside = Path(f"{name_or_path}.json").is_file()
     except (OSError, ValueError):
-        pass
-    what = f"{kind.removesuffix('s')} card, and no file of that name:"
+        beside = False
+    what = f"{kind.removesuffix('s')} card"
+    if beside:
+        raise UnknownNameError(f"unknown {what} {name_or_path[:80]!r}; for the file give {name_or_path[:80]}.json")
+    what += ", and no file of that name:"
     raise UnknownNameError.among(name_or_path, [*card_names(kind), *(aliases or {})], what)
 
 

@@ -17,12 +17,19 @@ from capplan.cards.prefix_reuse import BLOCK_TOKENS, CacheHits, PrefixReuse
 from capplan.cards.trace_columns import INPUT_COLUMNS, OUTPUT_COLUMNS, REASONING_COLUMNS, Columns, find_columns
 from capplan.cards.trace_counts import JointCounts
 from capplan.cards.trace_csv import csv_batches, csv_names, csv_rows
-from capplan.cards.trace_histograms import HISTOGRAM_COLUMNS, INDEPENDENT, HistogramCounts, read_histograms
+from capplan.cards.trace_histograms import (
+    HISTOGRAM_COLUMNS,
+    INDEPENDENT,
+    SHARE_INDEPENDENT,
+    HistogramCounts,
+    read_histograms,
+)
 from capplan.cards.trace_rows import Batch, blocks, decoded, json_batches, json_names
 from capplan.cards.trace_servegen import ENDING, read_dataset
 from capplan.cards.trace_time import Clock
 from capplan.cards.workload import Workload
 from capplan.errors import InputError
+from capplan.formulas.empirical import Empirical
 
 __all__ = ["INPUT_COLUMNS", "OUTPUT_COLUMNS", "REASONING_COLUMNS", "Trace", "load_trace", "read_trace"]
 
@@ -71,24 +78,35 @@ class Trace:
     def workload(self) -> Workload:
         """The joint law of prompt and output tokens, and the arrivals."""
         counted = list(self.classes.values())
+        laws: dict[str, Any] = {"joint": None}
         if isinstance(counted[0], HistogramCounts):
-            return counted[0].workload(self.path, self.stem, self.notes)
-        sample = np.concatenate([counts.sample() for counts in counted if isinstance(counts, JointCounts)])
+            laws["input"], laws["output"] = counted[0].laws()
+        else:
+            laws["joint"] = np.concatenate([counts.sample() for counts in counted if isinstance(counts, JointCounts)])
         return Workload(
-            joint=sample,
+            **laws,
             name=self.stem,
-            reasoning_share=self.reasoning_share,
+            reasoning=self._reasoning(),
             file=str(self.path),
             arrivals=self.arrivals,
             remarks=self.notes,
         )
+
+    def _reasoning(self) -> Empirical | None:
+        """The law of the reasoning tokens of all requests; None without such a column."""
+        counted = [one.reasoning_values() for one in self.classes.values()]
+        known = [one for one in counted if one is not None]
+        if not known:
+            return None
+        values, requests = (np.concatenate(column) for column in zip(*known, strict=True))
+        return Empirical(values, requests)
 
 
 def load_trace(path: Path, columns: Mapping[str, str] | None = None) -> Workload:
     """The joint law of prompt and output tokens of a trace, and its arrivals.
 
     Columns are known by the names in :mod:`capplan.cards.trace_columns`, others are mapped by ``columns``, quantity ->
-    name. A reasoning column gives the reasoning share. A histogram file with the columns
+    name. A reasoning column gives the law of the reasoning tokens. A histogram file with the columns
     ``field,value,expected_requests`` gives two independent laws.
 
     Raises
@@ -120,19 +138,20 @@ def read_trace(
     """
     try:
         if path.name.lower().endswith(ENDING):
-            counts, remark = read_dataset(path)
-            return _of_histograms(path, counts, (INDEPENDENT, remark))
+            counts, remarks = read_dataset(path)
+            return _of_histograms(path, counts, *remarks)
         names, stream = opened(path)
         if set(names) >= HISTOGRAM_COLUMNS:
-            return _of_histograms(path, read_histograms(csv_rows(stream, names)), (INDEPENDENT,))
+            return _of_histograms(path, read_histograms(csv_rows(stream, names)))
         return _gathered(path, names, stream, find_columns(names, columns or {}), caches=caches, windows=windows)
     except Exception as error:
         raise told(error, path) from None
 
 
-def _of_histograms(path: Path, counts: HistogramCounts, notes: tuple[str, ...]) -> Trace:
+def _of_histograms(path: Path, counts: HistogramCounts, *remarks: str) -> Trace:
     columns = Columns(None, "input_tokens", "output_tokens", None, None, None, None)
-    return Trace(path, columns, {"": counts}, None, 0, None, (), (), BLOCK_TOKENS, notes)
+    notes = (INDEPENDENT, *([] if counts.reasoning_values() is None else [SHARE_INDEPENDENT]), *remarks)
+    return Trace(path, columns, {"": counts}, counts.reasoning_share, 0, None, (), (), BLOCK_TOKENS, notes)
 
 
 def told(error: Exception, path: Path) -> Exception:
@@ -224,26 +243,41 @@ class _Totals:
         prompts, outputs = batch.prompts[answered], batch.outputs[answered]
         if times is not None:
             self.arrivals.add(times[answered], prompts, outputs)
-        if batch.reasoning is not None:
-            self._thought += int(batch.reasoning[answered].sum())
+        thoughts = None if batch.reasoning is None else batch.reasoning[answered]
+        if thoughts is not None:
+            self._thought += int(thoughts.sum())
             self._written += int(outputs.sum())
         if self.caches is not None and batch.hashes is not None:
             kept = [one for one, good in zip(batch.hashes, answered.tolist(), strict=True) if good]
+            self._check_blocks(kept, prompts, batch.lines[answered])
             self.caches.add(kept, prompts.tolist())
-        self._by_class(batch, answered, prompts, outputs)
+        self._by_class(self._labels(batch, answered), batch.lines[answered], (prompts, outputs, thoughts))
 
-    def _by_class(self, batch: Batch, answered: Any, prompts: Any, outputs: Any) -> None:
-        labels = self._labels(batch, answered)
+    def _check_blocks(self, hashes: list[Any], prompts: Any, lines: Any) -> None:
+        """The hashes of a prompt, where it has any, are one a block of it, give or take one."""
+        assert self.caches is not None
+        size, number = self.caches.block_tokens, np.array([len(one) for one in hashes])
+        wrong = (number > 0) & (np.abs(number - -(-prompts // size)) > 1)
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            problem = (f"{number[first]} block hashes do not fit a prompt of {prompts[first]:,} tokens in blocks of "
+                       f"{size}; give the tokens of a block with --block-tokens")  # fmt: skip
+            raise InputError(problem, key=f"line {int(lines[first])}, {self.columns.hashes}")
+
+    def _by_class(self, labels: Any, lines: Any, tokens: tuple[Any, Any, Any]) -> None:
+        """Count prompts, outputs and reasoning tokens (None where they are not told) under the labels of the rows."""
         if labels is None:
-            self.classes.setdefault("", JointCounts()).add(prompts, outputs)
+            self.classes.setdefault("", JointCounts()).add(*tokens)
             return
         names, first, index = np.unique(labels, return_index=True, return_inverse=True)
         for number in np.argsort(first).tolist():
             name = str(names[number])
             if name not in self.classes and len(self.classes) == MAX_CLASSES:
-                key = f"line {int(batch.lines[answered][first[number]])}, {self.columns.group}"
+                key = f"line {int(lines[first[number]])}, {self.columns.group}"
                 raise InputError(f"more than {MAX_CLASSES} classes; give a column with fewer values", key=key)
-            self.classes.setdefault(name, JointCounts()).add(prompts[index == number], outputs[index == number])
+            chosen = index == number
+            members: Any = [None if one is None else one[chosen] for one in tokens]
+            self.classes.setdefault(name, JointCounts()).add(*members)
 
     @staticmethod
     def _labels(batch: Batch, answered: Any) -> Any:

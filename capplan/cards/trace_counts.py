@@ -61,6 +61,8 @@ class JointCounts:
 
     def __init__(self) -> None:
         self.inputs, self.outputs = LengthCounts(), LengthCounts()
+        self.reasoning: JointCounts | None = None
+        """Pairs of reasoning (as ``inputs``) and output tokens; None where the trace does not tell them."""
         self.requests = 0
         self._in_cells = False
         self._pending: list[IntArray] = []
@@ -68,15 +70,22 @@ class JointCounts:
         self._keys = np.zeros(0, dtype=np.int64)
         self._sums = np.zeros((0, 3))
 
-    def add(self, prompts: IntArray, outputs: IntArray) -> None:
-        """Count these requests."""
+    def add(self, prompts: IntArray, outputs: IntArray, thoughts: IntArray | None = None) -> None:
+        """Count these requests; with their reasoning tokens, where the trace tells them."""
         self.inputs.add(prompts)
         self.outputs.add(outputs)
+        if thoughts is not None:
+            self.reasoning = self.reasoning or JointCounts()
+            self.reasoning.add(thoughts, outputs)
         self.requests += len(prompts)
         self._pending.append(prompts << 30 | outputs)
         self._waiting += len(prompts)
         if self._waiting >= _PENDING:
             self._settle()
+
+    def reasoning_values(self) -> tuple[FloatArray, FloatArray] | None:
+        """Reasoning tokens and the number of requests of each; None where the trace does not tell them."""
+        return None if self.reasoning is None else self.reasoning.inputs.values()
 
     def rows(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Prompts, outputs (means, where in cells) [token] and numbers of requests."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,15 @@ from capplan.errors import InputError
 
 
 class TraceRequests(NamedTuple):
-    """Arrival times [s], prompt and output tokens of the requests of a trace, in its order."""
+    """Arrival times [s], prompt, output and reasoning tokens of the requests of a trace, in its order.
+
+    ``reasoning`` is part of the output; None where the trace does not tell it.
+    """
 
     times: NDArray[np.float64]
     prompts: NDArray[np.int64]
     outputs: NDArray[np.int64]
+    reasoning: NDArray[np.int64] | None
 
 
 def load_requests(path: Path, columns: Mapping[str, str] | None = None) -> TraceRequests:
@@ -41,7 +45,8 @@ def load_requests(path: Path, columns: Mapping[str, str] | None = None) -> Trace
         parts = list(_batches(path, columns or {}))
         if not parts:
             raise InputError("holds no request")
-        found = TraceRequests(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        columns_read: Any = [None if part[0] is None else np.concatenate(part) for part in zip(*parts, strict=True)]
+        found = TraceRequests(*columns_read)
         if len(found.times) < 2 or found.times.min() == found.times.max():
             raise InputError("needs at least two different arrival times", key="timestamp")
     except Exception as error:
@@ -59,4 +64,5 @@ def _batches(path: Path, columns: Mapping[str, str]) -> Iterator[TraceRequests]:
         if batch.stamps is not None:
             times = np.asarray(clock.seconds(batch.stamps, batch.dates, batch.lines), float)
             answered = batch.outputs > 0
-            yield TraceRequests(times[answered], batch.prompts[answered], batch.outputs[answered])
+            thoughts = None if batch.reasoning is None else batch.reasoning[answered]
+            yield TraceRequests(times[answered], batch.prompts[answered], batch.outputs[answered], thoughts)

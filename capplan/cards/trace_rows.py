@@ -74,11 +74,20 @@ def blocks(path: Path) -> Iterator[bytes]:
 
 
 def json_names(block: bytes) -> list[str]:
-    """The keys of the first object of a JSON lines block; none where all lines are blank."""
-    for number, line in enumerate(block.split(b"\n"), start=1):
-        if line.strip():
-            return list(_object(decoded(line, number), number))
-    return []
+    """The keys of the objects of a JSON lines block, those of the first one first; none where all lines are blank.
+
+    A row may lack what others have. Lines that are no objects are told when they are read as requests, the first
+    one at once.
+    """
+    lines = [(number, line) for number, line in enumerate(block.split(b"\n"), start=1) if line.strip()]
+    names: dict[str, None] = {}
+    for place, (number, line) in enumerate(lines):
+        try:
+            names |= dict.fromkeys(_object(decoded(line, number), number))
+        except InputError:
+            if place == 0:
+                raise
+    return list(names)
 
 
 def json_batches(stream: Iterator[bytes], columns: Columns) -> Iterator[Batch]:
@@ -126,16 +135,16 @@ def _alike(block: bytes, before: int, columns: Columns) -> Batch | None:
         return None
     runs = np.flatnonzero(np.diff(np.concatenate([[False], numeric, [False]]).astype(np.int8))).reshape(-1, 2)
     n = len(rest) // len(skeleton)
-    place = {name: _run_of(name, first, runs) for name in columns.names}
+    place = {name: _run_of(name, first, runs, before + 1) for name in columns.names}
     after = np.cumsum(~numeric, dtype=np.int64)[runs[:, 0]].reshape(n, -1) if len(runs) % n == 0 else None
     if None in place.values() or after is None or (after != after[0] + len(skeleton) * np.arange(n)[:, None]).any():
         return None  # a number is missing, or stands elsewhere
     return _numbers_of(buffer, runs.reshape(n, -1, 2), place, before, columns)
 
 
-def _run_of(name: str, line: bytes, runs: IntArray) -> int | None:
+def _run_of(name: str, line: bytes, runs: IntArray, number: int) -> int | None:
     """Which run of digits of a line is the whole value of a key; None where none certainly is."""
-    row = _object(decoded(line, 1), 1)
+    row = _object(decoded(line, number), number)
     found = re.findall(rb'"%s"\s*:\s*()[0-9.]+\s*[,}]' % re.escape(name.encode()), line)
     match = re.search(rb'"%s"\s*:\s*([0-9.]+)\s*[,}]' % re.escape(name.encode()), line)
     if match is None or len(found) != 1 or not isinstance(row.get(name), (int, float)):

@@ -9,17 +9,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from capplan.cards.store import no_duplicates, read_bytes, read_text
-from capplan.cards.trace_histograms import HistogramCounts
+from capplan.cards.trace_histograms import HistogramCounts, Pair, reasoning_of
 from capplan.errors import InputError
 
 ENDING = "-dataset.json"
 MAX_DATASET_BYTES = 200_000_000
-_PAIR = re.compile(r"\s*(\d{1,9})(?:\.0*)?\s*:\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?)\s*", re.ASCII)
+_SHARE = r"\s*:\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?)\s*"
+_PAIR = re.compile(r"\s*(\d{1,9})(?:\.0*)?" + _SHARE, re.ASCII)
+_RATIO_PAIR = re.compile(r"\s*(\d(?:\.\d{0,20})?(?:[eE]-\d{1,3})?)" + _SHARE, re.ASCII)
 
 
-def read_dataset(path: Path) -> tuple[HistogramCounts, str]:
-    """The lengths of one client over all its windows, and a remark on how they are weighted.
+def read_dataset(path: Path) -> tuple[HistogramCounts, tuple[str, ...]]:
+    """The lengths of one client over all its windows, and remarks on how they are weighted.
 
     A window counts with the sum of its rates in the trace file beside the dataset; all alike where there is none.
 
@@ -30,14 +34,42 @@ def read_dataset(path: Path) -> tuple[HistogramCounts, str]:
     windows = _windows(path)
     weights, remark = _weights(path, sorted(windows))
     found: dict[str, dict[float, float]] = {"input_tokens": {}, "output_tokens": {}}
+    thoughts: list[Pair | None] = []
     for start, fields in windows.items():
+        read = {field: _histogram(fields.get(field), f"{start:g}.{field}") for field in found}
+        ratios = _histogram(fields.get("reason_ratio"), f"{start:g}.reason_ratio", _RATIO_PAIR)
         for field, mixed in found.items():
-            for length, share in _histogram(fields.get(field), f"{start:g}.{field}").items():
+            for length, share in read[field].items():
                 mixed[length] = mixed.get(length, 0.0) + weights[start] * share
+        read["output_tokens"].pop(0.0, None)
+        if weights[start] and read["output_tokens"]:
+            thoughts.append(_reasoning(read["output_tokens"], ratios, weights[start], start))
     found["output_tokens"].pop(0.0, None)
     if not all(sum(mixed.values()) > 0 for mixed in found.values()):
         raise InputError("holds no input_tokens or no output_tokens of windows with a rate")
-    return HistogramCounts(found["input_tokens"], found["output_tokens"]), remark
+    reasoning, told = _reasoning_of_all(thoughts)
+    return HistogramCounts(found["input_tokens"], found["output_tokens"], reasoning), (remark, *told)
+
+
+def _reasoning(outputs: dict[float, float], ratios: dict[float, float], weight: float, start: float) -> Pair | None:
+    """Reasoning tokens and weights of one window; None where it does not say which share of outputs they are."""
+    if not ratios:
+        return None
+    if max(ratios) > 1:
+        raise InputError(f"{max(ratios):g} must be a share of the output, at most 1", key=f"{start:g}.reason_ratio")
+    tokens, counts = reasoning_of(outputs, ratios)
+    return tokens, counts * weight
+
+
+def _reasoning_of_all(thoughts: list[Pair | None]) -> tuple[Pair | None, tuple[str, ...]]:
+    """Reasoning tokens over all windows; None, and why, where some windows do not tell them."""
+    known = [one for one in thoughts if one is not None]
+    if not known:
+        return None, ()
+    if len(known) < len(thoughts):
+        return None, (f"reason_ratio is left out: {len(thoughts) - len(known)} of {len(thoughts)} windows lack it",)
+    tokens, counts = (np.concatenate(column) for column in zip(*known, strict=True))
+    return (tokens, counts), ()
 
 
 def _windows(path: Path) -> dict[float, Mapping[str, Any]]:
@@ -56,13 +88,13 @@ def _windows(path: Path) -> dict[float, Mapping[str, Any]]:
     return windows
 
 
-def _histogram(cell: Any, key: str) -> dict[float, float]:
+def _histogram(cell: Any, key: str, pair: re.Pattern[str] = _PAIR) -> dict[float, float]:
     """``"{4: 0.1, 5: 0.9}"``, as written or as an object, scaled to sum 1."""
     if cell is None:
         return {}
     if isinstance(cell, dict):
         cell = ", ".join(f"{length}: {share}" for length, share in cell.items())
-    matches = [_PAIR.fullmatch(part) for part in str(cell).strip("{} \n").split(",") if part.strip()]
+    matches = [pair.fullmatch(part) for part in str(cell).strip("{} \n").split(",") if part.strip()]
     if not all(matches):
         raise InputError("must be a histogram {length: share, ...}", key=key[:80])
     found = {float(match[1]): float(match[2]) for match in matches if match is not None}

@@ -6,45 +6,27 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from capplan.errors import InputError, shown
+from capplan.cards.workload_parts import (
+    JointSample,
+    RequestClass,
+    checked_classes,
+    checked_reasoning,
+    checked_share,
+    joint_sample,
+    marginal,
+)
+from capplan.errors import InputError
 from capplan.formulas.empirical import Empirical
 from capplan.formulas.length_law import LengthLaw, check_positive, check_tokens
-from capplan.formulas.length_laws import Mixture, as_length_law
 from capplan.quantities.units import parse_tokens
 
 if TYPE_CHECKING:
     from capplan.cards.arrivals import Arrivals
     from capplan.formulas.decode_nodes import DecodeMoments, DecodeNodes
 
-
-@dataclass(frozen=True)
-class RequestClass:
-    """One kind of request. Inside a class prompt and output are independent.
-
-    Parameters
-    ----------
-    share : share of requests [1]
-    input : law of prompt tokens
-    output : law of output tokens, reasoning included
-    name : what kind it is
-    """
-
-    share: float
-    input: LengthLaw
-    output: LengthLaw
-    name: str = ""
-
-
-@dataclass(frozen=True, eq=False)
-class JointSample:
-    """Requests one by one: prompt tokens, output tokens, weight (sum 1), as NumPy arrays."""
-
-    input: Any
-    output: Any
-    weight: Any
+__all__ = ["JointSample", "RequestClass", "Workload"]
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -60,7 +42,9 @@ class Workload:
     joint : rows (prompt, output) or (prompt, output, weight): an array, a list, or a pair of arrays
     classes : :class:`RequestClass` items or tuples (share, input, output); shares are scaled to sum 1
     name : what to call it
-    reasoning_share : share of output tokens that are reasoning; None where unknown [1]
+    reasoning : law of the reasoning tokens among the output of a request; classes have their own
+    reasoning_share : share of output tokens that are reasoning, where no law of them is known: then it is that of
+        every request; None where nothing is known [1]
 
     Raises
     ------
@@ -78,6 +62,7 @@ class Workload:
     classes: tuple[RequestClass, ...]
     joint: JointSample | None
     name: str
+    reasoning: LengthLaw | None
     reasoning_share: float | None
     sources: Mapping[str, Any] = field(repr=False)
     """Dotted key of the card -> :class:`capplan.cards.number.Number`, every number of the card."""
@@ -96,6 +81,7 @@ class Workload:
         joint: Any = None,
         classes: Iterable[Any] | None = None,
         name: str = "",
+        reasoning: Any = None,
         reasoning_share: float | None = None,
         sources: Mapping[str, Any] | None = None,
         file: str = "",
@@ -106,12 +92,14 @@ class Workload:
         laws = input is not None or output is not None
         if laws + (joint is not None) + (classes is not None) != 1:
             raise InputError("give either input and output, or classes, or a joint sample", key="workload")
-        sample = None if joint is None else _joint_sample(joint)
-        kinds = () if sample is not None else _classes(classes, input, output)
-        first, second = _sample_laws(sample) if sample is not None else _marginals(kinds)
-        known = {} if sources is None else sources
-        told = (known, file, description, arrivals, remarks)
-        values = (first, second, kinds, sample, name, _share(reasoning_share), *told)
+        if reasoning is not None and (classes is not None or reasoning_share is not None):
+            raise InputError("give one of reasoning, reasoning_share and the reasoning of classes", key="reasoning")
+        sample = None if joint is None else joint_sample(joint)
+        kinds = () if sample else checked_classes(classes, RequestClass(1.0, input, output, reasoning=reasoning))
+        first, second, third = _laws(kinds) if sample is None else _sample_laws(sample, reasoning)
+        share = checked_share(reasoning_share) if third is None else min(1.0, third.mean / second.mean)
+        told = ({} if sources is None else sources, file, description, arrivals, remarks)
+        values = (first, second, kinds, sample, name, third, share, *told)
         for key, value in zip(self.__dataclass_fields__, values, strict=True):
             object.__setattr__(self, key, value)
 
@@ -177,6 +165,12 @@ class Workload:
             parts.append((kind.share, DecodeNodes.product(values - 1.0, weights, prompt)))
         return DecodeNodes.joined(parts)
 
+    def reasoning_nodes(self, n: int = 240) -> DecodeNodes:
+        """Weighted decode steps up to the first token after the reasoning, each with the prompts of such requests."""
+        from capplan.cards.reasoning import reasoning_nodes
+
+        return reasoning_nodes(self, n)
+
     @cached_property
     def few_nodes(self) -> DecodeNodes:
         """At most some 80 nodes, for laws that depend smoothly on the length: TPOT over requests."""
@@ -223,27 +217,32 @@ class Workload:
         check_tokens("budget", cut, least=1.0)
         return self._mapped(lambda law: law.truncated(cut), lambda tokens: _at_most(tokens, cut))
 
+    def with_reasoning_share(self, share: float) -> Workload:
+        """The same requests with that share of every output as reasoning, in the place of what was known of it."""
+        return self._mapped(lambda law: law, lambda tokens: tokens, share)
+
     def share_cut(self, budget: float) -> float:
         """Share of requests whose output exceeds ``budget`` tokens [1]."""
         return 1.0 - float(self.output.cdf(budget))
 
-    def _mapped(self, on_law: Any, on_tokens: Any) -> Workload:
-        sample = kinds = None
+    def _mapped(self, on_law: Any, on_tokens: Any, share: float | None = None) -> Workload:
+        """Outputs, and what is known of their reasoning, changed; ``share`` replaces the latter."""
+        sample = kinds = law = None
+        known = None if share is not None else self.reasoning
         if self.joint is not None:
             sample = (self.joint.input, on_tokens(self.joint.output), self.joint.weight)
+            law = None if known is None else on_law(known)
         else:
-            kinds = [replace(kind, output=on_law(kind.output)) for kind in self.classes]
-        return Workload(
-            joint=sample,
-            classes=kinds,
-            name=self.name,
-            reasoning_share=self.reasoning_share,
-            sources=self.sources,
-            file=self.file,
-            description=self.description,
-            arrivals=self.arrivals,
-            remarks=self.remarks,
-        )
+            kinds = [
+                replace(kind, output=on_law(kind.output),
+                        reasoning=None if known is None or kind.reasoning is None else on_law(kind.reasoning))
+                for kind in self.classes
+            ]  # fmt: skip
+        if share is None and known is None:
+            share = self.reasoning_share
+        return Workload(joint=sample, classes=kinds, name=self.name, reasoning=law, reasoning_share=share,
+                        sources=self.sources, file=self.file, description=self.description, arrivals=self.arrivals,
+                        remarks=self.remarks)  # fmt: skip
 
     # -- telling ---------------------------------------------------------------------------------------------------
 
@@ -278,6 +277,16 @@ class Workload:
         prompts, outputs = (np.concatenate(column)[order].astype(np.int64) for column in zip(*pairs, strict=True))
         return prompts, outputs
 
+    def draw_reasoning(self, outputs: Any, random: Any) -> Any:
+        """Reasoning tokens of requests of these output tokens, drawn with a ``numpy.random.Generator``.
+
+        The law of the reasoning tokens is kept; the longer the output, the longer its reasoning. Where only a share is
+        known, that share of the decode steps of each; none where nothing is.
+        """
+        from capplan.cards.reasoning import drawn_reasoning
+
+        return drawn_reasoning(self, outputs, random)
+
     def summary(self) -> dict[str, Any]:
         """The figures people ask for, by name."""
         quantiles = {
@@ -294,6 +303,7 @@ class Workload:
             "mean_context_tokens": self.mean_context,
             "context_std_tokens": self.context_std,
             "reasoning_share": self.reasoning_share,
+            "reasoning_law": self.reasoning is not None,
             "classes": len(self.classes),
             "file": self.file,
         }
@@ -307,85 +317,14 @@ def _shifted(law: LengthLaw, shift: float, order: int) -> list[float]:
     return [math.fsum(math.comb(k, r) * (-shift) ** (k - r) * raw[r] for r in range(k + 1)) for k in range(order + 1)]
 
 
-def _law(value: Any, key: str) -> LengthLaw:
-    if value is None:
-        raise InputError("input and output belong together: give both length laws", key=key)
-    return as_length_law(parse_tokens(value, key=key) if isinstance(value, str) else value, key)
+def _laws(kinds: tuple[RequestClass, ...]) -> tuple[LengthLaw, LengthLaw, LengthLaw | None]:
+    """Laws of prompt, output and reasoning tokens over all classes."""
+    return marginal(kinds, "input"), marginal(kinds, "output"), marginal(kinds, "reasoning")
 
 
-def _classes(classes: Iterable[Any] | None, input: Any, output: Any) -> tuple[RequestClass, ...]:
-    listed = [RequestClass(1.0, input, output)] if classes is None else [_class(item) for item in _listed(classes)]
-    if not 0 < len(listed) <= 1000:
-        raise InputError("needs between 1 and 1,000 classes (share, input, output)", key="classes")
-    total = math.fsum(check_positive(f"classes.{i}.share", kind.share, most=1e12) for i, kind in enumerate(listed))
-    return tuple(RequestClass(k.share / total, _law(k.input, "input"), _output_law(k.output), k.name) for k in listed)
-
-
-def _listed(classes: Any) -> list[Any]:
-    if isinstance(classes, (list, tuple)) or (hasattr(classes, "__next__") and not hasattr(classes, "shape")):
-        return list(islice(classes, 1001))
-    raise InputError(f"{shown(classes)} must be a list of classes (share, input, output)", key="classes")
-
-
-def _class(item: Any) -> RequestClass:
-    if isinstance(item, RequestClass):
-        return item
-    if isinstance(item, (tuple, list)) and len(item) == 3:
-        return RequestClass(*item)
-    raise InputError("a class is (share, input law, output law)", key="classes")
-
-
-def _output_law(value: Any) -> LengthLaw:
-    law = _law(value, "output")
-    if law.quantile(0.0) < 1.0:
-        raise InputError("a request has at least one output token", key="output")
-    return law
-
-
-def _marginals(kinds: tuple[RequestClass, ...]) -> tuple[LengthLaw, LengthLaw]:
-    if len(kinds) == 1:
-        return kinds[0].input, kinds[0].output
-    return Mixture([(k.share, k.input) for k in kinds]), Mixture([(k.share, k.output) for k in kinds])
-
-
-def _joint_sample(joint: Any) -> JointSample:
-    import numpy as np
-
-    try:
-        columns = joint if isinstance(joint, tuple) else _numbers(joint).T
-        prompt, output = (_numbers(column) for column in columns[:2])
-        weight = _numbers(columns[2]) if len(columns) > 2 else np.ones(len(prompt))
-    except (TypeError, ValueError, IndexError, OverflowError):
-        raise InputError("must be rows (prompt, output) or (prompt, output, weight)", key="joint") from None
-    if not prompt.ndim == output.ndim == weight.ndim == 1 or not 0 < len(prompt) == len(output) == len(weight):
-        raise InputError("needs as many prompts as outputs and weights, at least one", key="joint")
-    in_range = (prompt >= 0) & (prompt <= 1e9) & (output >= 1) & (output <= 1e9) & (weight >= 0) & (weight < 1e300)
-    if not in_range.all() or weight.sum() <= 0:
-        raise InputError("prompts must be 0 or more tokens, outputs 1 or more, weights 0 or more", key="joint")
-    return JointSample(prompt, output, weight / weight.sum())
-
-
-def _numbers(values: Any) -> Any:
-    """An array of floats; text is not read as numbers."""
-    import numpy as np
-
-    array = np.array(values)
-    if array.dtype.kind not in "iuf":
-        raise TypeError(array.dtype)
-    return array.astype(float)
-
-
-def _sample_laws(sample: JointSample) -> tuple[LengthLaw, LengthLaw]:
-    return Empirical(sample.input, sample.weight), Empirical(sample.output, sample.weight)
-
-
-def _share(value: Any) -> float | None:
-    if value is None:
-        return None
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0.0 <= value <= 1.0:
-        raise InputError(f"{shown(value)} must be a share between 0 and 1", key="reasoning_share")
-    return float(value)
+def _sample_laws(sample: JointSample, reasoning: Any) -> tuple[LengthLaw, LengthLaw, LengthLaw | None]:
+    output = Empirical(sample.output, sample.weight)
+    return Empirical(sample.input, sample.weight), output, checked_reasoning(reasoning, output)
 
 
 def _at_least_one(tokens: Any) -> Any:

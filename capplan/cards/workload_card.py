@@ -48,6 +48,11 @@ _LAWS: Mapping[str, tuple[type[LengthLaw], tuple[str, ...]]] = {
     "empirical": (Empirical, ("values", "weights", "max")),
     "histogram": (Histogram, ("edges", "shares", "max")),
 }
+LEAST_SECONDS, MOST_SECONDS = 1e-6, 1e10
+MEAN_TOLERANCE = 0.05
+"""Relative difference between a mean that a card tells and that of its laws, above which one of them is wrong."""
+WEIGHT_TOLERANCE = 0.001
+"""What rounding may leave between 1 and the sum of the weights of a mixture."""
 _PURE = {"cv", "alpha", "weights", "shares", "share", "weight", "reasoning_share"}
 """Keys that are pure numbers; every other one counts tokens."""
 _LISTS = {"values", "weights", "edges", "shares"}
@@ -84,12 +89,23 @@ def load_workload(name_or_path: str | Path, columns: Mapping[str, str] | None = 
     >>> load_workload("fixed-1k-1k").output.mean
     1024.0
     """
-    path = find_card("workloads", str(name_or_path))
+    path = Path(name_or_path)
+    if not is_trace(path):
+        path = find_card("workloads", str(name_or_path))
+    elif not _exists(path):
+        raise InputError("there is no such trace file", file=str(path)[:200])
     if not path.is_file():
         raise InputError("must be a card file or a trace file, not a folder", file=str(path))
     stamp = path.stat()
     mapped = tuple(sorted((checked_quantity(key, "columns"), column) for key, column in (columns or {}).items()))
     return _read(path, mapped, (stamp.st_mtime_ns, stamp.st_size))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
 
 
 def is_trace(path: Path) -> bool:
@@ -114,9 +130,27 @@ def _validated(data: dict[str, Any], file: str) -> dict[str, Any]:
 
     card = validated(data, file)
     for name, number in card.get("targets", {}).items():
-        if not 0.0 <= number["value"] <= 1e30:
-            raise InputError(f"{number['value']:g} must be 0 or more", key=f"targets.{name}.value")
+        _check_range(f"targets.{name}", number, "token", 0.0, 1e30)
+    for name in ("requests", "failed"):
+        if "trace" in card:
+            _check_range(f"trace.{name}", card["trace"][name], "1", 0.0, 1e15)
     return card
+
+
+def _check_range(key: str, number: Mapping[str, Any], unit: str, least: float, most: float) -> None:
+    """A number, or each of a list of them, in its unit and in its range.
+
+    Raises
+    ------
+    UnitError : another unit; InputError : out of range
+    """
+    if number["unit"] != unit:
+        raise UnitError(f"unit {number['unit'][:40]!r} does not fit; allowed: {unit!r}", key=f"{key}.unit")
+    listed = enumerate(number["values"]) if "values" in number else [("", number["value"])]
+    for position, value in listed:
+        if not least <= value <= most:
+            place = f"{key}.value" if position == "" else f"{key}.values.{position}"
+            raise InputError(f"{value:g} must lie between {least:g} and {most:g}", key=place)
 
 
 def _from_data(data: Mapping[str, Any], file: str) -> Workload:
@@ -137,35 +171,60 @@ def _workload(
     classes: list[dict[str, Any]],
     fit: str = "",  # noqa: ARG001
     reasoning_share: Any = None,
-    targets: Mapping[str, Any] | None = None,  # noqa: ARG001 (what the fit reached, for the tests)
+    targets: Mapping[str, Any] | None = None,
     trace: Mapping[str, Any] | None = None,  # noqa: ARG001 (where the card comes from, for its readers)
     arrivals: Mapping[str, Any] | None = None,
     hours: Mapping[str, Any] | None = None,  # noqa: ARG001 (the profile of the trace, for its readers)
     prefix_hits: Mapping[str, Any] | None = None,  # noqa: ARG001
 ) -> Workload:
-    share = None
-    if reasoning_share is not None:
-        share = _number(reasoning_share, "reasoning_share", "reasoning_share")
-    return Workload(
+    share = None if reasoning_share is None else _number(reasoning_share, "reasoning_share", "reasoning_share")
+    by_law = "reasoning" in classes[0]
+    workload = Workload(
         **_lengths(classes),
         name=name,
-        reasoning_share=share,
+        reasoning_share=None if by_law else share,
         sources=sources,
         file=file,
         description=description,
         arrivals=None if arrivals is None else _arrivals(**arrivals),
     )
+    _check_means(workload, targets or {})
+    found = workload.reasoning_share
+    if share is not None and found is not None and abs(share - found) > MEAN_TOLERANCE:
+        raise InputError(f"{share:g} is not the share of the laws, {found:.3g}; correct one of them",
+                         key="reasoning_share.value")  # fmt: skip
+    return workload
+
+
+def _check_means(workload: Workload, targets: Mapping[str, Any]) -> None:
+    """The means a card says its laws have are those they have; the other targets are for its readers and the tests."""
+    for name, law in (("input_mean", workload.input), ("output_mean", workload.output)):
+        told = targets[name]["value"] if name in targets else law.mean
+        if abs(law.mean - told) > MEAN_TOLERANCE * max(told, 1.0):
+            problem = f"{told:,.6g} is not the mean of the laws, {law.mean:,.6g}; correct one of them"
+            raise InputError(problem, key=f"targets.{name}.value")
 
 
 def _lengths(classes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Classes of laws, or one sample of the pairs of all classes."""
+    """Classes of laws, or one sample of the pairs of all classes with the law of their reasoning tokens."""
+    for position, kind in enumerate(classes):
+        if ("reasoning" in kind) != ("reasoning" in classes[0]):
+            raise InputError("give the reasoning of every class, or of none", key=f"classes.{position}")
     if not any("joint" in kind for kind in classes):
         return {"classes": [_request_class(f"classes.{position}", **kind) for position, kind in enumerate(classes)]}
     parts = [_pairs(f"classes.{position}", kind) for position, kind in enumerate(classes)]
     total = math.fsum(share for share, _ in parts)
     rows = [(p, d, share / total * w / math.fsum(pairs[2])) for share, pairs in parts
             for p, d, w in zip(*pairs, strict=True)]  # fmt: skip
-    return {"joint": rows}
+    return {"joint": rows, "reasoning": _reasoning_of_all(classes, [share for share, _ in parts])}
+
+
+def _reasoning_of_all(classes: list[dict[str, Any]], shares: list[float]) -> LengthLaw | None:
+    """The law of the reasoning tokens over classes that give their pairs; None where they do not say."""
+    if "reasoning" not in classes[0]:
+        return None
+    laws = [length_law(kind["reasoning"], f"classes.{place}.reasoning") for place, kind in enumerate(classes)]
+    return laws[0] if len(laws) == 1 else Mixture(list(zip(shares, laws, strict=True)))
 
 
 def _pairs(key: str, kind: Mapping[str, Any]) -> tuple[float, list[list[float]]]:
@@ -193,16 +252,16 @@ def _arrivals(
     """The arrivals of a card."""
     from capplan.cards.arrivals import Arrivals
 
-    given = {"rate": (rate, "1/s"), "span": (span, "s"), "windows": (windows, "s"), "dispersion": (dispersion, "1"),
-             "busiest_rate": (busiest_rate, "1/s"), "time_step": (time_step, "s")}  # fmt: skip
-    for name, (number, unit) in given.items():
-        if number is not None and number["unit"] != unit:
-            problem = f"unit {number['unit'][:40]!r} does not fit; allowed: {unit!r}"
-            raise UnitError(problem, key=f"arrivals.{name}.unit")
+    seconds, rates = ("s", LEAST_SECONDS, MOST_SECONDS), ("1/s", 1e-6, 1e9)
+    given = {"rate": (rate, rates), "span": (span, seconds), "windows": (windows, seconds),
+             "dispersion": (dispersion, ("1", 0.0, 1e6)), "busiest_rate": (busiest_rate, rates),
+             "time_step": (time_step, ("s", 0.0, MOST_SECONDS))}  # fmt: skip
+    for name, (number, limits) in given.items():
+        if number is not None:
+            _check_range(f"arrivals.{name}", number, *limits)
     lengths, index = ([] if one is None else one["values"] for one in (windows, dispersion))
-    good = len(lengths) == len(index) and all(w > 0 for w in lengths) and all(i >= 0 for i in index)
-    if not good or any(low >= high for low, high in pairwise(lengths)) or rate["value"] <= 0:
-        raise InputError("needs a rate above 0, and increasing windows with a dispersion each", key="arrivals")
+    if len(lengths) != len(index) or any(low >= high for low, high in pairwise(lengths)):
+        raise InputError("must increase, with a dispersion each", key="arrivals.windows.values")
     return Arrivals(
         rate=rate["value"],
         span_seconds=span["value"],
@@ -214,9 +273,11 @@ def _arrivals(
     )
 
 
-def _request_class(key: str, *, name: str, share: Any, input: Any, output: Any) -> RequestClass:
+def _request_class(key: str, *, name: str, share: Any, input: Any, output: Any, reasoning: Any = None) -> RequestClass:
     part = _number(share, "share", f"{key}.share")
-    return RequestClass(part, length_law(input, f"{key}.input"), length_law(output, f"{key}.output"), name)
+    laws = (length_law(input, f"{key}.input"), length_law(output, f"{key}.output"))
+    thoughts = None if reasoning is None else length_law(reasoning, f"{key}.reasoning")
+    return RequestClass(part, *laws, name, thoughts)
 
 
 def length_law(data: Any, key: str = "law") -> LengthLaw:
@@ -269,9 +330,13 @@ def _mixture(data: Mapping[str, Any], key: str) -> Mixture:
             raise InputError("must hold weight and law", key=place)
         pairs.append((_number(part["weight"], "weight", f"{place}.weight"), length_law(part["law"], f"{place}.law")))
     try:
-        return Mixture(pairs)
+        law = Mixture(pairs)
     except InputError as error:
         raise type(error)(error.problem, key=f"{key}.{error.key}" if error.key else key) from None
+    total = math.fsum(weight for weight, _ in pairs)
+    if abs(total - 1.0) > WEIGHT_TOLERANCE:
+        raise InputError(f"the weights sum to {total:.6g}; they are shares and must sum to 1", key=f"{key}.parts")
+    return law
 
 
 def _number(data: Any, field: str, key: str) -> Any:

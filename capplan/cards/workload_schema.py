@@ -138,7 +138,7 @@ class JointCard(BaseModel):
 
 
 class ClassCard(BaseModel):
-    """One kind of request: either two laws, independent inside it, or its pairs."""
+    """One kind of request: either two laws, independent inside it, or its pairs; and its reasoning tokens."""
 
     model_config = _STRICT
 
@@ -147,6 +147,7 @@ class ClassCard(BaseModel):
     input: LawCard | None = None
     output: LawCard | None = None
     joint: JointCard | None = None
+    reasoning: LawCard | None = None
 
     @model_validator(mode="after")
     def _laws_or_pairs(self) -> "ClassCard":

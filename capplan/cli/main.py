@@ -51,8 +51,17 @@ def run(arguments: list[str] | None = None) -> None:
     """Entry point of the console script: errors become one line on stderr and the right exit code."""
     _travel_light()
     code = main(sys.argv[1:] if arguments is None else arguments)
+    _flush()
     gc.freeze()  # the interpreter would look through every object once more before it leaves
     sys.exit(code)
+
+
+def _flush() -> None:
+    """Write what is left; where nobody reads any more, leave without the interpreter's complaint."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _travel_light() -> None:
@@ -82,6 +91,10 @@ def main(arguments: list[str]) -> int:
         return _complain("stopped")
     except BrokenPipeError:
         return 0
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # typer makes exit code 1 of it
+            return 0
+        raise
     return result if isinstance(result, int) else 0
 
 

@@ -38,24 +38,36 @@ def fit_trace(
     rates: Annotated[
         str | None, typer.Option("--rates", help="CSV of rates by time, if the trace has no times.")
     ] = None,
-    block_tokens: Annotated[int, typer.Option("--block-tokens", min=1, help="Tokens of a hashed block.")] = 512,
+    block_tokens: Annotated[
+        int | None, typer.Option("--block-tokens", min=1, help="Tokens of a hashed block; 512 if not given.")
+    ] = None,
     json_: JsonFlag = False,
     shape: FormatOption = Format.table,
 ) -> None:
     """Say what is in a trace and fit a workload card to it."""
     from capplan.calibration.workload_fit import fit_workload
-    from capplan.calibration.workload_fit_card import card_name, write_card
-    from capplan.cards.prefix_reuse import PrefixReuse
+    from capplan.calibration.workload_fit_card import card_name, refuse_input, write_card
+    from capplan.cards.prefix_reuse import BLOCK_TOKENS, PrefixReuse
     from capplan.quantities.units import parse_seconds
 
     if output is None and force:
         raise InputError("has a meaning only with --output", key="--force")
+    if output is not None:
+        refuse_input(output, _inputs(trace, rates))
     window = None if horizon is None else parse_seconds(horizon, key="--horizon", positive=True)
     fit = fit_workload(_file(trace), _mapped(columns, class_column), windows=[] if window is None else [window],
-                       caches=PrefixReuse(block_tokens=block_tokens), rates=rates)  # fmt: skip
+                       caches=PrefixReuse(block_tokens=block_tokens or BLOCK_TOKENS), rates=rates)  # fmt: skip
+    if block_tokens is not None and fit.trace.columns.hashes is None:
+        raise InputError("has no use: the trace has no block hashes", key="--block-tokens", file=trace)
     card_name(fit, name)
     written = None if output is None else str(write_card(fit, output, name, force=force))
     _show(fit, window, written, json_flag=json_, shape=shape)
+
+
+def _inputs(trace: str, rates: str | None) -> list[str]:
+    """Every file that is read; a ServeGen dataset has its rates beside it."""
+    beside = [trace.removesuffix("-dataset.json") + "-trace.csv"] if trace.endswith("-dataset.json") else []
+    return [trace, *beside, *([] if rates is None else [rates])]
 
 
 def _file(trace: str) -> str:
@@ -131,7 +143,10 @@ def _overview(fit: WorkloadFit) -> Table:
 def _lengths(fit: WorkloadFit) -> Table:
     """Data and card side by side, and what independent laws would make of it."""
     rows = []
-    for what, law in (("input", fit.workload.input), ("output", fit.workload.output)):
+    laws = {"input": fit.workload.input, "output": fit.workload.output, "reasoning": fit.workload.reasoning}
+    for what, law in laws.items():
+        if law is None:
+            continue
         for label, data, card in _figures(law, *fit.marginal(what), 4 if what == "output" else 3):
             rows.append(
                 [f"{what} {label}", f"{data:,.5g}", f"{card:,.5g}", _percent(card / data - 1, 2) if data else "", ""]
@@ -143,7 +158,7 @@ def _lengths(fit: WorkloadFit) -> Table:
         ("m1", "m1 (steps)"),
     ):
         data = getattr(fit.data, key)
-        rows.append([title, f"{data:,.5g}", f"{data * (1 + fit.errors[key]):,.5g}", _percent(fit.errors[key], 2),
+        rows.append([title, _figure(data), _figure(data * (1 + fit.errors[key])), _percent(fit.errors[key], 2),
                      _percent(fit.law_errors[key], 2)])  # fmt: skip
     return ["", "trace", "card", "error", "of laws by class"], rows
 
@@ -183,8 +198,15 @@ def _family_row(name: str, fit: LawFit) -> list[str]:
     return [name, *moments, *quantiles, "yes" if fit.accepted else "no"]
 
 
+def _figure(value: float) -> str:
+    """A figure; a dash where there is none, because nothing decodes."""
+    return f"{value:,.5g}" if math.isfinite(value) else "-"
+
+
 def _percent(error: float, digits: int) -> str:
-    """``+1.2%``; what rounds to nothing has no minus sign."""
+    """``+1.2%``; what rounds to nothing has no minus sign, what is no number is a dash."""
+    if not math.isfinite(error):
+        return "-"
     text = f"{error:+.{digits}%}"
     return text.replace("-", "+") if not text.strip("+-0.%") else text
 

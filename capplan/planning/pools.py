@@ -108,12 +108,10 @@ class ClientView:
 
     @cached_property
     def answer(self) -> Law:
-        """Time to the first token after the reasoning; TTFT where the workload does not reason."""
-        share = self.problem.workload.reasoning_share or 0.0
-        if share == 0:
+        """Time to the first token after the reasoning; TTFT where the workload does not reason, or does not say."""
+        if not self.problem.workload.reasoning_share:
             return self.ttft
-        reasoning = Law(self.decode_seconds.values * share, self.decode_seconds.weights)
-        return self.ttft.plus(reasoning)
+        return self.prefilled.plus(Law.from_quantiles(self.stationary.thinking_quantile))
 
     @cached_property
     def attainment(self) -> float:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capplan.cards.engine_card import load_engine
 from capplan.cards.hardware_card import load_hardware
 from capplan.cards.model_card import load_model
 from capplan.cards.workload import Workload
-from capplan.cards.workload_card import length_law, load_workload
-from capplan.errors import InputError
-from capplan.planning.scenario import LATENCY_KEYS, Scenario
+from capplan.cards.workload_card import is_trace, length_law, load_workload
+from capplan.errors import InputError, shown
+from capplan.planning.scenario import LATENCY_KEYS, Scenario, WorkloadSection
 from capplan.quantities.chain import Chain
 
 if TYPE_CHECKING:
@@ -144,11 +145,26 @@ def resolve(scenario: Scenario) -> Problem:
 def _workload(scenario: Scenario) -> Workload:
     section = scenario.workload
     if section.card or section.trace:
-        workload = load_workload(section.card or section.trace or "", section.columns)
+        workload = _read(section)
     else:
         workload = Workload(
             input=length_law(section.input, key="workload.input"),
             output=length_law(section.output, key="workload.output"),
+            reasoning_share=section.reasoning_share,
         )
     budget = scenario.policy.thinking_budget
     return workload if budget is None else workload.with_budget(budget)
+
+
+def _read(section: WorkloadSection) -> Workload:
+    """The workload of a card or a trace; the scenario's share of reasoning where it says nothing of it itself."""
+    if section.trace is not None and not is_trace(Path(section.trace)):
+        raise InputError(f"{shown(section.trace)} must end in .csv, .jsonl or .ndjson, with or without .gz, or in "
+                         "-dataset.json; a card goes under workload.card", key="workload.trace")  # fmt: skip
+    workload = load_workload(section.card or section.trace or "", section.columns)
+    if section.reasoning_share is None:
+        return workload
+    if workload.reasoning_share is not None:
+        raise InputError(f"{workload.name} says itself which tokens are reasoning; leave it out",
+                         key="workload.reasoning_share")  # fmt: skip
+    return workload.with_reasoning_share(section.reasoning_share)

@@ -23,6 +23,7 @@ from pydantic import (
 from capplan.cards.store import read_json, read_text
 from capplan.cards.validation import one_line
 from capplan.errors import InputError, UnknownNameError
+from capplan.planning.scenario_paths import located_beside
 from capplan.planning.settings import merged
 from capplan.quantities import units
 from capplan.quantities.registry import all_quantities, override_value
@@ -73,6 +74,7 @@ class WorkloadSection(_Section):
     columns: dict[str, str] | None = Field(default=None, max_length=10)
     input: Any = None
     output: Any = None
+    reasoning_share: Share | None = Field(default=None, ge=0, le=1)
     rate: Rate | None = None
     concurrency: int | None = Field(default=None, ge=1, le=10_000_000, strict=True)
     dispersion: float = Field(default=1.0, gt=0, le=1e6)
@@ -311,9 +313,7 @@ def _read(source: str | Path | Mapping[str, Any] | Scenario) -> dict[str, Any]:
     if not isinstance(source, (str, Path)):
         raise InputError(f"must be a path, a dictionary or a Scenario, not {type(source).__name__}", key="scenario")
     path = Path(source)
-    if path.suffix.lower() == ".json":
-        return read_json(path)
-    return _read_toml(path)
+    return located_beside(read_json(path) if path.suffix.lower() == ".json" else _read_toml(path), path)
 
 
 def _readable(scenario: Scenario) -> dict[str, Any]:

@@ -19,19 +19,24 @@ def merged(data: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
             place.pop(parts[-1], None)
         else:
             place[parts[-1]] = value
-        _drop_rivals(place, parts[-1])
+        _drop_rivals(place, key, settings)
     return result
 
 
 _RIVALS = {
     "rate": ("concurrency",),
     "concurrency": ("rate",),
-    "card": ("trace", "columns", "input", "output"),
-    "trace": ("card", "input", "output"),
+    "card": ("trace", "columns", "input", "output", "reasoning_share"),
+    "trace": ("card", "input", "output", "reasoning_share"),
 }
 
 
-def _drop_rivals(section: dict[str, Any], key: str) -> None:
-    """A key given on top of a file replaces what excludes it: ``--concurrency 64`` drops the file's rate."""
-    for rival in _RIVALS.get(key, ()):
-        section.pop(rival, None)
+def _drop_rivals(section: dict[str, Any], key: str, settings: Mapping[str, Any]) -> None:
+    """A key given on top of a file replaces what excludes it: ``--concurrency 64`` drops the file's rate.
+
+    What is given on top of the file too stays, for the scenario to accept or refuse.
+    """
+    head, dot, leaf = key.rpartition(".")
+    for rival in _RIVALS.get(leaf, ()):
+        if f"{head}{dot}{rival}" not in settings:
+            section.pop(rival, None)

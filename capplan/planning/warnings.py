@@ -13,7 +13,7 @@ LONG_SHARE = 1e-4
 
 def warnings(problem: Problem, pools: Pools) -> tuple[str, ...]:
     """One line each."""
-    return (*law_warnings(problem, pools), *_lengths(problem))
+    return (*law_warnings(problem, pools), *_lengths(problem), *_answer(problem))
 
 
 def law_warnings(problem: Problem, pools: Pools) -> tuple[str, ...]:
@@ -42,3 +42,13 @@ def _lengths(problem: Problem) -> Iterator[str]:
     longest = max(float(law.quantile(1 - LONG_SHARE)) for law in (workload.input, workload.output))
     if longest > limit:
         yield f"the longest requests have {longest:,.0f} tokens, the model takes {limit:,}: cut or route them"
+
+
+def _answer(problem: Problem) -> Iterator[str]:
+    """Targets on a time to answer that nobody can tell from TTFT."""
+    targets = [key for key in problem.targets if key.startswith("answer")]
+    if targets and problem.workload.reasoning_share is None:
+        yield (
+            f"the workload says nothing of reasoning tokens, so the time to answer is the TTFT and {targets[0]} "
+            "tests no more than that; give workload.reasoning_share"
+        )

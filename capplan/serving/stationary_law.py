@@ -214,6 +214,10 @@ class Stationary:
         value = law.quantile(probabilities(p))
         return np.maximum(value, 0.0) if np.ndim(p) else max(0.0, value)
 
+    def thinking_quantile(self, p: Any) -> Any:
+        """Wait for a slot plus the decode steps up to the first token after the reasoning, over requests [s]."""
+        return np.maximum(self._thinking_time.quantile(probabilities(p)), 0.0) if self.stable else infinite(p)
+
     @property
     def wait_probability(self) -> float:
         """Share of requests that find every slot taken; 0 without a cap [1]."""
@@ -332,6 +336,10 @@ class Stationary:
     @cached_property
     def _decode_time(self) -> Law:
         return self._decode_law(self.workload.decode_nodes(_FINE_NODES))
+
+    @cached_property
+    def _thinking_time(self) -> Law:
+        return self._decode_law(self.workload.reasoning_nodes(_FINE_NODES))
 
     def _decode_law(self, nodes: DecodeNodes) -> Law:
         """Wait for a slot and decode steps, over requests of these lengths."""

@@ -29,6 +29,7 @@ class Request:
         "preemptions",
         "prompt",
         "rank",
+        "reasoning",
         "stalled",
         "submitted",
     )
@@ -36,6 +37,8 @@ class Request:
     def __init__(self, prompt: int, output: int, arrival: float, made: int = 0, *, loaded: bool = False) -> None:
         self.prompt = prompt
         self.output = output
+        self.reasoning: int | None = None
+        """Reasoning tokens among the output, where a trace tells them; no rule depends on them."""
         self.arrival = arrival
         self.submitted = arrival
         """When it reaches the pool that decodes it [s]."""

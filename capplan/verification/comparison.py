@@ -81,10 +81,19 @@ def request_seconds(plan: Plan, outcome: Outcome, name: str) -> Array:
         return first - arrival
     if name == "e2e":
         return finish - arrival
-    if name == "answer":  # output tokens are taken as evenly spaced
-        return first - arrival + (plan.problem.workload.reasoning_share or 0.0) * (finish - first)
     steps = outcome.column(lambda r: r.output - 1.0)
+    if name == "answer":  # output tokens are taken as evenly spaced
+        thinking = np.minimum(_reasoning_tokens(plan, outcome), steps)
+        return np.asarray(first - arrival + thinking / np.maximum(steps, 1.0) * (finish - first))
     return np.asarray((finish - first)[steps > 0] / steps[steps > 0])
+
+
+def _reasoning_tokens(plan: Plan, outcome: Outcome) -> Array:
+    """Of every measured request: those of the trace, else drawn from the law of the workload [token]."""
+    told = outcome.column(lambda r: np.nan if r.reasoning is None else float(r.reasoning))
+    outputs = outcome.column(lambda r: float(r.output))
+    drawn = plan.problem.workload.draw_reasoning(outputs, np.random.default_rng(0))
+    return np.where(np.isnan(told), drawn, told)
 
 
 def _pool(plan: Plan, simulated: SimulatedPlan) -> Iterator[Row]:

@@ -140,18 +140,22 @@ class _Requests:
         """The next request."""
         return self._of(arrival, *next(self._lengths))
 
-    def _of(self, arrival: float, prompt: int, output: int) -> Request:
-        if not self._apart:
-            return Request(prompt, output, arrival)
-        return Request(prompt, max(output, self._made + 1), arrival, self._made, loaded=True)
+    def _of(self, arrival: float, prompt: int, output: int, reasoning: int | None = None) -> Request:
+        if self._apart:
+            request = Request(prompt, max(output, self._made + 1), arrival, self._made, loaded=True)
+        else:
+            request = Request(prompt, output, arrival)
+        request.reasoning = reasoning
+        return request
 
     def arriving(self, rate: float, dispersion: float, trace: TraceRequests | None) -> Iterator[Request]:
         """An open stream of them."""
         if trace is None:
             return map(self.new, renewal_times(rate, dispersion, self._random))
         prompts, outputs = (np.maximum(column, 1).astype(int).tolist() for column in (trace.prompts, trace.outputs))
+        thoughts = [None] * len(outputs) if trace.reasoning is None else trace.reasoning.tolist()
         times = trace_times(trace.times, rate, self._random)
-        return (self._of(now, prompts[place], outputs[place]) for now, place in times)
+        return (self._of(now, prompts[place], outputs[place], thoughts[place]) for now, place in times)
 
     def following(self, prefill: PrefillPool | None) -> Any:
         """What follows a completion in a closed loop."""

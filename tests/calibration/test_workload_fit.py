@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import jsonschema
@@ -12,6 +13,7 @@ import pytest
 
 from capplan.calibration.workload_fit import PlannerMoments, WorkloadFit, correlation, fit_workload
 from capplan.calibration.workload_fit_card import card_name, workload_card, write_card
+from capplan.cards.trace_requests import load_requests
 from capplan.cards.workload_card import load_workload, workload_card_schema
 from capplan.cli.main import main
 from capplan.errors import InputError
@@ -51,6 +53,32 @@ def test_the_card_reproduces_the_trace(name: str, fits: dict[str, WorkloadFit], 
     assert trace.arrivals is not None
     assert made.arrivals.dispersion_at(45.0) == pytest.approx(trace.arrivals.dispersion_at(45.0), rel=1e-5)
     assert made.arrivals.drifts == trace.arrivals.drifts
+
+
+def test_reasoning_tokens_of_the_card_are_those_of_the_trace(fits: dict[str, WorkloadFit], tmp_path: Path) -> None:
+    fit = fits[NAMES[2]]
+    told = load_requests(TRUTH / NAMES[2]).reasoning
+    made = load_workload(write_card(fit, tmp_path / "r1.json"))
+    card = workload_card(fit, "x")
+    card["reasoning_share"]["value"] = 0.2
+    (tmp_path / "x.json").write_text(json.dumps(card))
+    with pytest.raises(InputError, match=r"reasoning_share\.value: 0\.2 is not the share of the laws, 0\.859"):
+        load_workload(tmp_path / "x.json")
+    assert told is not None
+    assert made.reasoning is not None
+    assert made.reasoning.mean == pytest.approx(told.mean(), rel=1e-5)
+    nodes = made.reasoning_nodes()
+    order = np.argsort(nodes.steps)
+    for p in (0.1, 0.5, 0.9, 0.99):
+        assert made.reasoning.quantile(p) == pytest.approx(np.quantile(told, p), rel=0.01)
+        node = nodes.steps[order][np.searchsorted(np.cumsum(nodes.weights[order]), p)]
+        assert node == pytest.approx(np.quantile(told, p), rel=0.02)
+    # One share of every output would be 25 % high in the median and 7 % low in the tail.
+    assert np.quantile(told, 0.5) < 0.81 * made.output.quantile(0.5) * made.reasoning_share
+    assert np.quantile(told, 0.99) > 1.06 * made.output.quantile(0.99) * made.reasoning_share
+    by_hump = [one.reasoning.mean for one in fit.classes if one.reasoning is not None]
+    assert by_hump[1] > 10 * by_hump[0]
+    assert "reasoning" not in workload_card(fits[NAMES[0]], "a")["classes"][0]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -127,8 +155,7 @@ def test_classes_with_laws(tmp_path: Path) -> None:
 def test_names_and_files(tmp_path: Path) -> None:
     fit = fit_workload(csv_of(tmp_path, 500))
     assert card_name(fit, None) == "my-trace"
-    with pytest.raises(InputError, match="small letters"):
-        card_name(fit, "My Card")
+    assert card_name(fit, "My Card") == "my-card"
     path = write_card(fit, tmp_path / "card.json", "given")
     assert load_workload(path).name == "given"
     with pytest.raises(InputError, match="--force overwrites"):
@@ -165,7 +192,24 @@ def test_pairs_on_a_card_are_checked(fits: dict[str, WorkloadFit], tmp_path: Pat
     for change, told in (
         (lambda c: c["classes"][0]["joint"]["weights"]["values"].pop(), r"classes\.0\.joint: needs as many"),
         (lambda c: c["classes"][0].pop("joint"), "a class has input and output, or joint"),
-        (lambda c: c["arrivals"]["windows"]["values"].reverse(), "arrivals: needs a rate above 0"),
+        (lambda c: c["arrivals"]["windows"]["values"].reverse(), r"arrivals\.windows\.values: must increase"),
+        (
+            lambda c: c["arrivals"]["dispersion"]["values"].pop(),
+            "with a dispersion each",
+        ),
+        (lambda c: c["arrivals"]["span"].update(value=0.0), r"arrivals\.span\.value: 0 must lie between"),
+        (lambda c: c["arrivals"]["span"].update(value=-1.0), r"arrivals\.span\.value: -1 must lie between"),
+        (lambda c: c["arrivals"]["rate"].update(value=1e-300), r"arrivals\.rate\.value: 1e-300 must lie between"),
+        (
+            lambda c: c["arrivals"]["dispersion"]["values"].__setitem__(1, 1e308),
+            r"arrivals\.dispersion\.values\.1: 1e\+308 must lie between",
+        ),
+        (lambda c: c["trace"]["requests"].update(value=-5.0), r"trace\.requests\.value: -5 must lie between"),
+        (lambda c: c["targets"]["output_mean"].update(unit="furlong"), r"targets\.output_mean\.unit: unit 'furlong'"),
+        (
+            lambda c: c["targets"]["output_mean"].update(value=400.0),
+            "output_mean.value: 400 is not the mean",
+        ),
         (lambda c: c["arrivals"]["windows"].update(unit="min"), r"arrivals\.windows\.unit"),
     ):
         card = json.loads(json.dumps(workload_card(fits[NAMES[0]], "x")))
@@ -174,6 +218,7 @@ def test_pairs_on_a_card_are_checked(fits: dict[str, WorkloadFit], tmp_path: Pat
         with pytest.raises(InputError, match=told) as caught:
             load_workload(path)
         assert "\n" not in str(caught.value)
+        assert str(path) in str(caught.value)
 
 
 SCENARIO = {"model": "llama-3.1-8b", "hardware": {"gpu": "h200"}, "slo": {"tpot_p99": "40ms", "ttft_p99": "2s"}}
@@ -230,6 +275,36 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "peak of 4 hours" in text
 
 
+def test_what_is_read_is_never_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = csv_of(tmp_path, 50)
+    (tmp_path / "link.json").symlink_to(path)
+    rates = tmp_path / "rates.csv"
+    rates.write_text("t_s,rate\n0,1\n600,2\n")
+    text = path.read_text()
+    for output in (tmp_path / "link.json", tmp_path / "x" / ".." / path.name, rates):
+        assert run(str(path), "--rates", str(rates), "--output", str(output), "--force") == 2
+        assert "is the file that is read" in capsys.readouterr().err
+    assert (path.read_text(), rates.read_text()) == (text, "t_s,rate\n0,1\n600,2\n")
+    with pytest.raises(InputError, match="is the file that is read"):
+        write_card(fit_workload(path), path, force=True)
+
+
+def test_names_of_cards_are_made_fit(tmp_path: Path) -> None:
+    fit = fit_workload(csv_of(tmp_path, 50))
+    assert card_name(fit, "azure2023_conv") == "azure2023-conv"
+    assert card_name(fit, None) == "my-trace"
+    assert load_workload(write_card(fit, tmp_path / "My_Card.json")).name == "my-card"
+
+
+def test_outputs_of_one_token_have_dashes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("arrival_s,isl,osl\n0,5,1\n1,6,1\n2,7,1\n")
+    assert run(str(path)) == 0
+    out = capsys.readouterr().out
+    assert "nan" not in out
+    assert re.search(r"^H1 +- +- +- +-$", out, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -238,7 +313,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["TRACE", "--force"], "--force: has a meaning only with --output"),
         (["TRACE", "--horizon", "45"], "--horizon"),
         (["TRACE", "--horizon", "0s"], "--horizon"),
-        (["TRACE", "--name", "Bad Name"], "--name"),
+        (["TRACE", "--name", "??"], "--name: '??' must hold letters or digits"),
+        (["TRACE", "--name", "a" * 61], "60 characters at most"),
+        (["TRACE", "--output", "TRACE", "--force"], "--output: is the file that is read"),
+        (["TRACE", "--block-tokens", "64"], "--block-tokens: has no use"),
         (["TRACE", "--column", "input"], "--column"),
         (["TRACE", "--column", "class=app", "--class-column", "app"], "--class-column: is given twice"),
         (["TRACE", "--class-column", "apps"], "did you mean 'app'"),

@@ -95,6 +95,8 @@ def test_reasoning_hour(traces: dict[str, Trace]) -> None:
     assert workload.input.mean == pytest.approx(known["input_mean"], rel=1e-12)
     assert workload.output.mean == pytest.approx(known["output_mean"], rel=1e-12)
     assert workload.reasoning_share == pytest.approx(known["reason_mean"] / known["output_mean"], rel=1e-5)
+    assert workload.reasoning is not None
+    assert workload.reasoning.mean == pytest.approx(known["reason_mean"], rel=1e-5)
 
 
 def written(folder: Path, name: str, text: str | bytes) -> Path:
@@ -419,7 +421,7 @@ def test_the_careful_csv_reader_is_the_one_of_python(tmp_path: Path) -> None:
 
 
 def test_servegen_clients(tmp_path: Path) -> None:
-    windows = {
+    windows: dict[str, dict[str, Any]] = {
         "0": {"input_tokens": "{100: 0.5, 200: 0.5}", "output_tokens": "{50: 0.7, 100: 0.3}"},
         "21600": {"input_tokens": "{1000: 1.0}", "output_tokens": {"10": 2}, "reason_ratio": "{0.5: 1}"},
     }
@@ -432,6 +434,15 @@ def test_servegen_clients(tmp_path: Path) -> None:
     weighted = load_trace(path)
     assert weighted.input.mean == pytest.approx((3 * 150 + 1000) / 4)
     assert read_trace(path).requests == 4
+    assert weighted.reasoning is None  # the first window does not tell it
+    assert "reason_ratio is left out: 1 of 2 windows lack it" in weighted.remarks
+    windows["0"]["reason_ratio"] = "{0.25: 0.5, 0.75: 0.5}"
+    told = load_trace(written(tmp_path, "chunk-7-dataset.json", json.dumps(windows)))
+    assert told.reasoning is not None
+    assert told.reasoning.mean == pytest.approx((3 * 65 * 0.5 + 10 * 0.5) / 4)
+    windows["0"]["reason_ratio"] = "{1.25: 1}"
+    with pytest.raises(InputError, match=r"0\.reason_ratio: 1\.25 must be a share"):
+        load_trace(written(tmp_path, "chunk-7-dataset.json", json.dumps(windows)))
     for text, told in (
         ("[]", "JSON object"),
         ("{}", "JSON object"),
@@ -441,6 +452,55 @@ def test_servegen_clients(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=told):
             load_trace(written(tmp_path, "bad-dataset.json", text))
+
+
+def test_reasoning_share_of_published_histograms(tmp_path: Path) -> None:
+    # Outputs of 100 and 900 tokens; half of the requests think half of their output, the others all of it.
+    lengths = ["input_tokens,4,10", "output_tokens,100,7.5", "output_tokens,900,2.5"]
+    rows = [*lengths, "reason_ratio,0.5,5", "reason_ratio,1,5"]
+    header = "field,value,expected_requests"
+    workload = load_trace(written(tmp_path, "a.csv", "\n".join([header, *rows])))
+    assert workload.reasoning is not None
+    assert workload.reasoning.mean == pytest.approx(0.75 * 300)
+    assert [workload.reasoning.cdf(x) for x in (49, 50, 100, 450, 900)] == pytest.approx([0, 0.375, 0.75, 0.875, 1])
+    assert workload.reasoning_share == pytest.approx(0.75)
+    assert "reason_ratio is taken as independent of the output it is a share of" in workload.remarks
+    assert load_trace(written(tmp_path, "b.csv", "\n".join([header, *lengths]))).reasoning is None
+    with pytest.raises(InputError, match=r"reason_ratio 1\.5 must be a share"):
+        load_trace(written(tmp_path, "c.csv", "\n".join([header, *rows, "reason_ratio,1.5,1"])))
+
+
+def test_block_hashes_must_fit_the_prompts(tmp_path: Path) -> None:
+    def line(prompt: int, hashes: list[int]) -> str:
+        return json.dumps({"timestamp": 0, "input_length": prompt, "output_length": 5, "hash_ids": hashes}) + "\n"
+
+    good = line(1000, [1, 2]) + line(1025, [1, 2]) + line(1024, [1, 2, 3]) + line(9999, [])  # one more or less; none
+    assert read_trace(written(tmp_path, "a.jsonl", good), caches=PrefixReuse()).hits
+    bad = written(tmp_path, "b.jsonl", good + line(64, [1, 2, 3]))
+    with pytest.raises(InputError, match=r"line 5, hash_ids: 3 block hashes .* a prompt of 64 .*--block-tokens"):
+        read_trace(bad, caches=PrefixReuse())
+    assert read_trace(bad).requests == 5  # not read, so not judged
+    sixteen = written(tmp_path, "c.jsonl", line(64, [1, 2, 3, 4]) + line(0, [1]))
+    assert read_trace(sixteen, caches=PrefixReuse(block_tokens=16)).hits
+
+
+def test_columns_are_those_of_all_rows(tmp_path: Path) -> None:
+    rows = [{"timestamp": 0, "input_length": 700, "output_length": 5}]
+    rows += [{**rows[0], "timestamp": 1000 * n, "hash_ids": [1, n]} for n in range(1, 30)]
+    path = written(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    trace = read_trace(path, caches=PrefixReuse())
+    assert trace.arrivals is not None
+    assert trace.arrivals.span_seconds == pytest.approx(29)  # hash_ids tell milliseconds, whichever row has them
+    assert trace.hits
+    assert not any("taken as seconds" in note for note in trace.notes)
+
+
+@pytest.mark.parametrize("rows", [2, 20_000])
+def test_a_cut_last_line_is_named(tmp_path: Path, rows: int) -> None:
+    text = "".join(f'{{"timestamp": {n}, "input_length": 5, "output_length": 6}}\n' for n in range(rows))
+    path = written(tmp_path, "a.jsonl", text + '{"timestamp": 99999, "input_le')
+    with pytest.raises(InputError, match=f"line {rows + 1}: is not valid JSON"):
+        load_trace(path)
 
 
 def test_rates_are_those_counted_elsewhere() -> None:

@@ -58,4 +58,9 @@ def test_what_is_no_time_is_refused(tmp_path, text, said):
 
 def test_lengths_come_along_and_failed_requests_stay_out(tmp_path):
     found = load_requests(_written(tmp_path, "arrival_s,isl,osl\n1,10,2\n2,20,0\n3,30,4\n"))
-    assert [list(column) for column in found] == [[0.0, 2.0], [10, 30], [2, 4]]
+    assert [list(column) for column in found[:3]] == [[0.0, 2.0], [10, 30], [2, 4]]
+    assert found.reasoning is None
+    text = "arrival_s,isl,osl,reasoning_tokens\n1,10,2,1\n2,20,0,0\n3,30,4,0\n"
+    told = load_requests(_written(tmp_path, text, "told.csv"))
+    assert told.reasoning is not None
+    assert list(told.reasoning) == [1, 0]

@@ -17,7 +17,7 @@ from capplan.cards.store import card_names, card_root
 from capplan.cards.workload import RequestClass, Workload
 from capplan.cards.workload_card import length_law, load_workload, workload_card_schema
 from capplan.errors import InputError, UnknownNameError
-from capplan.formulas.length_laws import Exponential, Fixed, LogNormal, Mixture
+from capplan.formulas.length_laws import Empirical, Exponential, Fixed, LogNormal, Mixture
 
 
 def exact_context(prompts: np.ndarray, outputs: np.ndarray) -> tuple[float, float]:
@@ -81,7 +81,11 @@ def test_production_reasoning_card() -> None:
     assert workload.output.quantile(1.0) == 32_768
     assert workload.mean_context == pytest.approx(3438, rel=0.002)
     assert workload.context_std == pytest.approx(4667, rel=0.002)
-    assert workload.reasoning_share == pytest.approx(0.743, abs=0.002)
+    assert workload.reasoning_share == pytest.approx(0.743, abs=0.005)
+    # Reasoning tokens of the sample of the day: output times ratio, linked through client and window.
+    assert workload.reasoning is not None
+    for p, known in {0.1: 182.8, 0.25: 292.9, 0.5: 477.9, 0.75: 972.4, 0.9: 2705.5, 0.99: 11177.7}.items():
+        assert workload.reasoning.quantile(p) == pytest.approx(known, rel=0.015)
     # Moments of the published day histogram.
     for k, moment in enumerate((1527.4, 7.7021e6, 8.1459e10, 1.19192e15), start=1):
         assert workload.output.moment(k) == pytest.approx(moment, rel=0.01)
@@ -147,6 +151,72 @@ def test_budget_and_longer_chains() -> None:
     sample = Workload(joint=([10, 20], [100, 9000]))
     assert sample.with_budget(1000).output.quantile(1.0) == 1000
     assert sample.scaled_output(2).output.mean == 9100
+
+
+def test_reasoning_follows_its_own_law() -> None:
+    half = Workload(input=100, output=Empirical([100, 1000]), reasoning=Empirical([10, 900]))
+    assert half.reasoning_share == pytest.approx(455 / 550)
+    nodes = half.reasoning_nodes()
+    assert nodes.steps.tolist() == [10, 900]
+    assert nodes.weights.tolist() == [0.5, 0.5]
+    cut = half.with_budget(500)
+    assert cut.reasoning is not None
+    assert cut.reasoning.quantile(1.0) == 500
+    assert cut.reasoning_nodes().steps.tolist() == [10, 499]  # the last token ends it all
+    assert cut.reasoning_share == pytest.approx(255 / 300)
+    longer = half.scaled_output(2)
+    assert longer.reasoning is not None
+    assert longer.reasoning.mean == 910
+    outputs = np.array([1000, 100, 100, 1000])
+    drawn = half.draw_reasoning(np.repeat(outputs, 1000), np.random.default_rng(1)).reshape(4, -1).mean(axis=1)
+    assert drawn == pytest.approx([900, 10, 10, 900], rel=0.06)
+
+
+def test_reasoning_of_classes_and_of_pairs() -> None:
+    kinds = [
+        RequestClass(3, Fixed(100), Fixed(50), "chat", Fixed(0)),
+        RequestClass(1, Fixed(5000), Fixed(800), "", Fixed(600)),
+    ]
+    workload = Workload(classes=kinds)
+    assert workload.reasoning_share == pytest.approx(150 / (0.75 * 50 + 0.25 * 800))
+    nodes = workload.reasoning_nodes()
+    assert nodes.weights @ nodes.steps == pytest.approx(150)
+    assert nodes.prompt_mean[nodes.steps > 0] == pytest.approx(4999.5)
+    pairs = Workload(joint=([100, 5000], [50, 800], [3, 1]), reasoning=Empirical([0, 600], [3, 1]))
+    nodes = pairs.reasoning_nodes()
+    assert nodes.steps.tolist() == [0, 600]
+    assert nodes.prompt_mean == pytest.approx([99.5, 4999.5])
+    share = Workload(input=100, output=101, reasoning_share=0.25)
+    assert share.reasoning_nodes().steps.tolist() == [25]
+    assert share.draw_reasoning([101, 1], np.random.default_rng(0)).tolist() == [25, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"input": 1, "output": 100, "reasoning": 200}, "reasoning: has a mean of 200 tokens, above the 100"),
+        ({"input": 1, "output": 100, "reasoning": 20, "reasoning_share": 0.5}, "give one of reasoning"),
+        ({"classes": [RequestClass(1, Fixed(1), Fixed(9), "", Fixed(1)), (1, 1, 9)]}, "of every class, or of none"),
+        ({"input": 1, "output": 100, "reasoning": "many"}, "reasoning"),
+    ],
+)
+def test_reasoning_that_cannot_be_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        Workload(**given)
+
+
+def test_weights_of_a_mixture_are_shares() -> None:
+    part = {"weight": 0.8, "law": 100}
+    with pytest.raises(InputError, match=r"output\.parts: the weights sum to 1\.6; they are shares and must sum to 1"):
+        length_law({"law": "mixture", "parts": [part, part]}, "output")
+    assert length_law({"law": "mixture", "parts": [part, {"weight": 0.2, "law": 200}]}).mean == pytest.approx(120)
+
+
+def test_a_card_file_given_without_its_ending_is_hinted_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "azure2023-conv.json").write_text("{}")
+    with pytest.raises(UnknownNameError, match=r"unknown workload card 'azure2023-conv'; for the file give azure2"):
+        load_workload("azure2023-conv")
 
 
 CSV = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n2023-11-16 18:15:50.99,396,109\n"

@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -246,3 +248,17 @@ def test_hostile_files_are_refused_in_one_line(capplan, tmp_path):
             assert code == 2, (name, arguments)
             assert err.count("\n") == 1
             assert len(err) < 1000
+
+
+@pytest.mark.parametrize("arguments", [("models",), ("models", "--format", "csv"), ("plan", EXAMPLE), ("--help",)])
+def test_a_closed_pipe_ends_quietly(arguments):
+    code = "import sys; from capplan.cli.main import run; run(sys.argv[1:])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait() == 0
+    process.stderr.close()

@@ -62,6 +62,14 @@ def test_percentiles_rise_and_e2e_holds_its_parts(example):
     assert 0.98 < values["attainment"] <= 1
 
 
+def test_time_to_answer_follows_the_law_of_reasoning_tokens(example):
+    view, workload = example.view, example.problem.workload
+    beyond = [view.percentile("answer", p) - view.percentile("ttft", p) for p in (0.5, 0.99)]
+    steps = [workload.reasoning.quantile(p) for p in (0.5, 0.99)]
+    for seconds, tokens in zip(beyond, steps, strict=True):
+        assert seconds == pytest.approx(tokens * view.percentile("tpot", 0.5), rel=0.03)
+
+
 def test_pools_add_up(example):
     data = example.to_dict()
     assert data["gpus_total"] == sum(pool["gpus"] for pool in data["pools"])

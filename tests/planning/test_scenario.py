@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.errors import InputError, UnknownNameError
+from capplan.planning.problem import resolve
 from capplan.planning.scenario import Scenario, full_key, load_scenario, parse_setting, parse_value, scenario_schema
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "reasoning-r1-h800.toml"
@@ -55,6 +56,44 @@ def test_a_key_replaces_its_rival():
     assert scenario.workload.rate is None
     assert scenario.workload.concurrency == 64
     assert load_scenario(MINIMAL, workload="chat").workload.input is None
+
+
+@pytest.mark.parametrize("name", ["a.toml", "a.json"])
+def test_files_are_looked_for_beside_the_scenario_first(tmp_path, monkeypatch, name):
+    folder, here = tmp_path / "scenarios", tmp_path / "here"
+    (folder / "data").mkdir(parents=True)
+    here.mkdir()
+    text = "arrival_s,isl,osl\n" + "".join(f"{n},500,{{}}\n" for n in range(1, 40))
+    (folder / "data" / "own.csv").write_text(text.format(*range(100, 139)))
+    (here / "other.csv").write_text(text.format(*range(200, 239)))
+    (folder / "h100").mkdir()  # the name of a card stays one
+    data = {**MINIMAL, "workload": {"trace": "data/own.csv"}}
+    toml = 'model = "llama-3.1-8b"\nhardware.gpu = "h100"\nworkload.trace = "data/own.csv"\n'
+    (folder / name).write_text(json.dumps(data) if name.endswith("json") else toml)
+    monkeypatch.chdir(here)
+    scenario = load_scenario(Path("..") / "scenarios" / name)
+    assert Path(scenario.workload.trace).resolve() == folder / "data" / "own.csv"
+    assert scenario.hardware.gpu == "h100"
+    assert resolve(scenario).workload.output.mean == pytest.approx(119)
+    assert resolve(load_scenario(scenario)).workload.output.mean == pytest.approx(119)
+    given = load_scenario(folder / name, trace="other.csv")
+    assert resolve(given).workload.output.mean == pytest.approx(219)
+    (folder / name).write_text((folder / name).read_text().replace("data/own.csv", "other.csv"))
+    assert resolve(load_scenario(folder / name)).workload.output.mean == pytest.approx(219)
+
+
+def test_a_trace_that_is_not_there_is_told_as_one():
+    with pytest.raises(InputError, match=r"no-such\.csv\.gz: there is no such trace file"):
+        resolve(load_scenario({**MINIMAL, "workload": {"trace": "../no-such.csv.gz"}}))
+    with pytest.raises(InputError, match=r"workload\.trace: 'chat-azure-2023' must end in \.csv"):
+        resolve(load_scenario({**MINIMAL, "workload": {"trace": "chat-azure-2023"}}))
+
+
+def test_rivals_given_together_on_top_of_a_file_are_refused():
+    with pytest.raises(InputError, match="exactly one of rate"):
+        load_scenario(EXAMPLE, rate="3/s", concurrency=64)
+    with pytest.raises(InputError, match="exactly one of card"):
+        load_scenario(MINIMAL, input="1k", output="1k", workload="chat-azure-2023")
 
 
 BAD = [

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from capplan.cards.workload import Workload
+from capplan.errors import InputError
 from capplan.formulas.length_laws import LogNormal
 from capplan.planning.decode_pool import pool_memory
 from capplan.planning.plan import plan
@@ -112,3 +113,33 @@ def test_round_robin_ranks_wait_for_each_other_more_than_balanced_ones() -> None
         found = plan(scenario, **fixed)
         empty[routing] = found.outcome.pools.decode.coefficients[0]
     assert np.all(np.diff([empty[name] for name in ("least-loaded", "round-robin", "random")]) > 0)
+
+
+def test_a_time_to_answer_of_a_workload_that_says_nothing_of_reasoning_is_named() -> None:
+    asked = {"slo.answer_p99": "60s"}
+    silent = plan(CALM, **asked)
+    told = [text for text in silent.warnings if "says nothing of reasoning tokens" in text]
+    assert len(told) == 1
+    assert "answer_p99" in told[0]
+    assert told[0] in silent.to_dict()["warnings"]
+    assert f"warning: {told[0]}" in silent.to_text()
+    assert silent.view is not None
+    assert silent.view.percentile("answer", 0.99) == silent.view.percentile("ttft", 0.99)
+    for share in (0.5, 0.0):
+        assert plan(CALM, **asked, **{"workload.reasoning_share": share}).warnings == ()
+
+
+def test_the_share_of_reasoning_of_a_scenario() -> None:
+    view = plan(CALM, reasoning_share="50%").view
+    assert view is not None
+    steps = plan(CALM).problem.workload.output.quantile(0.9) / 2
+    beyond = view.percentile("answer", 0.9) - view.percentile("ttft", 0.5)
+    assert beyond == pytest.approx(steps * view.percentile("tpot", 0.5), rel=0.05)
+    card = {**CALM, "workload": {"card": "chat-azure-2023", "rate": "5/s", "reasoning_share": 0.5}}
+    assert plan(card).problem.workload.reasoning_share == 0.5
+    with pytest.raises(InputError, match=r"reasoning_share: reasoning-r1-production says itself"):
+        plan(card, **{"workload.card": "reasoning-r1-production", "workload.reasoning_share": 0.5})
+    # A card in the place of the file's laws does without the share the file gave for them.
+    assert plan(card, workload="fixed-1k-1k").problem.workload.reasoning_share is None
+    with pytest.raises(InputError, match=r"workload\.reasoning_share"):
+        plan(CALM, reasoning_share=1.5)

@@ -57,6 +57,21 @@ def test_every_quantity_of_a_plan_is_compared(found):
     assert record["simulated_low"] < record["simulated"] < record["simulated_high"]
 
 
+def test_time_to_answer_ends_with_the_reasoning_tokens_of_each_request(tmp_path):
+    # Nine in ten think 20 of 400 tokens, the others 380: one share of every output would put all at 56.
+    random, path = np.random.default_rng(1), tmp_path / "thinks.csv"
+    times, thoughts = np.cumsum(random.exponential(0.05, 4000)), np.where(random.random(4000) < 0.9, 20, 380)
+    rows = "".join(f"{t:.4f},500,400,{r}\n" for t, r in zip(times, thoughts, strict=True))
+    path.write_text("arrival_s,isl,osl,reasoning_tokens\n" + rows)
+    workload = {"trace": str(path), "rate": "20/s", "dispersion": 1.0}
+    run = verify(SMALL | {"workload": workload}, trace=path, requests=3000, seed=1)
+    by_name = {row.name: row for row in run.rows}
+    for name, steps in (("answer_p50_seconds", 20), ("answer_p99_seconds", 380)):
+        row = by_name[name]
+        assert row.simulated.value == pytest.approx(steps * by_name["tpot_p50_seconds"].simulated.value, rel=0.5)
+        assert row.closed == pytest.approx(row.simulated.value, rel=0.1)
+
+
 def test_a_calm_plan_agrees(found):
     assert found.agrees, found.to_rows()
     assert found.refused == 0
