@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from capplan.planning.decode_pool import capacity_tokens
 from capplan.planning.latency import PERCENTILES
 from capplan.planning.plan import Plan
+from capplan.planning.pressure import pool_pressure
 from capplan.planning.report import LABELS, TITLES
 from capplan.planning.warnings import law_warnings
-from capplan.serving.pressure import KvPressure, kv_pressure
+from capplan.serving.pressure import KvPressure
 from capplan.simulation.intervals import Array, Estimate, mean, quantile, ratio
 from capplan.simulation.request import Request
 from capplan.simulation.run import Outcome
@@ -114,14 +114,12 @@ def _largest_gap(request: Request) -> float:
 
 
 def _pressure(plan: Plan) -> KvPressure:
-    """The law of KV pressure for a rank of the plan."""
-    pools, problem = plan.pools_at_rate, plan.problem
+    """KV pressure of a rank as the plan has it: with its bursts, routing, prefill cost and pages."""
+    pools = plan.pools_at_rate
     assert pools is not None
-    decode = pools.decode
-    return kv_pressure(
-        problem.workload, capacity_tokens(problem, decode.budget), request_rate=decode.rank_rate,
-        step_time=decode.coefficients, max_num_seqs=decode.cap,
-    )  # fmt: skip
+    found = pool_pressure(plan.problem, pools.decode)
+    assert found is not None, "a feasible plan has room for KV cache"
+    return found
 
 
 def _prefill(plan: Plan, simulated: SimulatedPlan) -> Iterator[Row]:

@@ -137,3 +137,25 @@ def _in_range():
         short = 80 * case.rate * state.relaxation_seconds > 5000
         if not (short or flags(state, pressure) or pressure.warnings):
             yield compare(case, 5000, seed)
+
+
+SHORT_OF_KV = {
+    "model": "llama-3.1-70b",
+    "hardware": {"gpu": "h100", "max_gpus": 64},
+    "workload": {"card": "reasoning-r1-production", "rate": "1.5/s"},
+    "slo": {"kv_overflow": 0.2},
+    "serving": {"layout": {"tp": 4}},
+    "override": {"kv_pool_gib": 5.0},
+}
+
+
+@pytest.mark.parametrize("mode", ["disaggregated", "aggregated"])
+@pytest.mark.parametrize("routing", ["least-loaded", "least-kv"])
+def test_kv_pressure_is_that_of_the_plan(routing, mode):
+    answer = plan(SHORT_OF_KV, routing=routing, mode=mode)
+    closed = {row.name: row.closed for row in verify(SHORT_OF_KV, requests=1000, routing=routing, mode=mode).rows}
+    pool = answer.pools[-1]
+    assert closed["preemptions_per_request"] == pytest.approx(pool.preemptions_per_request)
+    assert closed["recompute_share"] == pytest.approx(pool.recompute_share)
+    assert closed["largest_gap_p99_seconds"] == pytest.approx(pool.preemption_gap_p99_seconds)
+    assert closed["preemptions_per_request"] > 1e-3
