@@ -40,6 +40,8 @@ def verify(
         emit(found.to_dict(), found.to_rows(), HEADER, json_flag=json_, shape=shape)
     for reason in found.flags:
         note(f"flagged: outside validity: {reason}")
+    for reason in found.widened:
+        note(f"tolerance widened: {reason}")
     if found.refused:
         note(f"{found.refused} requests are longer than the KV pool of a rank; the engine refuses them")
     if not found.plan.feasible:

@@ -35,7 +35,8 @@ class Row:
     closed : by the closed form
     simulated : by the simulation, with its 95 % interval
     tolerance : difference that is agreement
-    flagged : why the closed form warned that it is outside its range; empty where it did not
+    widened : warning that gives a larger error, which the tolerance has taken over; empty where there is none
+    flagged : warning that gives no error: the closed form is outside its range; empty where there is none
     """
 
     name: str
@@ -43,6 +44,7 @@ class Row:
     closed: float
     simulated: Estimate
     tolerance: Tolerance
+    widened: str = ""
     flagged: str = ""
 
     @property

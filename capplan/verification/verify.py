@@ -18,7 +18,7 @@ from capplan.quantities.units import format_seconds
 from capplan.simulation.run import Progress
 from capplan.verification.comparison import rows
 from capplan.verification.pools import simulate_plan
-from capplan.verification.verdict import DISAGREES, Row
+from capplan.verification.verdict import DISAGREES, FLAGGED, Row
 
 REQUESTS = 50_000
 LEAST_REQUESTS, MOST_REQUESTS = 1000, 10_000_000
@@ -45,7 +45,12 @@ class Verification:
     @property
     def flags(self) -> tuple[str, ...]:
         """The warnings behind the rows that are told but not judged."""
-        return tuple(dict.fromkeys(row.flagged for row in self.rows if row.verdict == "flagged"))
+        return tuple(dict.fromkeys(row.flagged for row in self.rows if row.verdict == FLAGGED))
+
+    @property
+    def widened(self) -> tuple[str, ...]:
+        """The warnings whose figures took the place of a tolerance."""
+        return tuple(dict.fromkeys(row.widened for row in self.rows if row.widened))
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; keys carry units."""
@@ -71,7 +76,9 @@ def _record(row: Row) -> dict[str, Any]:
         "simulated_low": row.simulated.low,
         "simulated_high": row.simulated.high,
         "difference": row.difference,
+        "difference_allowed": row.tolerance.allowed(row.simulated.value),
         "verdict": row.verdict,
+        "widened": row.widened or None,
         "flagged": row.flagged or None,
     }
 

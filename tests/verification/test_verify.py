@@ -39,7 +39,7 @@ def _changed(**sections):
     ],
 )
 def test_verdicts(closed, half_width, flagged, verdict):
-    assert Row("x", "x", closed, Estimate(1.0, half_width), Tolerance(0.05), flagged).verdict == verdict
+    assert Row("x", "x", closed, Estimate(1.0, half_width), Tolerance(0.05), flagged=flagged).verdict == verdict
 
 
 @pytest.fixture(scope="module")
