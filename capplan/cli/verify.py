@@ -38,6 +38,8 @@ def verify(
         note("infeasible: there are no pools to simulate; see capplan plan")
     if found.rows or json_ or shape in (Format.json, Format.csv):
         emit(found.to_dict(), found.to_rows(), HEADER, json_flag=json_, shape=shape)
+    for line in found.notes:
+        note(line)
     for reason in found.flags:
         note(f"flagged: outside validity: {reason}")
     for reason in found.widened:

@@ -46,7 +46,7 @@ def simulate_plan(
     plan : a feasible plan
     requests : requests measured
     seed : of lengths, arrivals and routing
-    trace : requests replayed; None for those of the scenario's law, in Poisson or bursty arrivals
+    trace : requests replayed, at the rate of the plan; None for those of its laws, in Poisson or bursty arrivals
     progress : told how far the run is
     """
     pools, problem = plan.pools_at_rate, plan.problem

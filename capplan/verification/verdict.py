@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from capplan.simulation.intervals import Estimate
 
 AGREES, NOISE, DISAGREES, FLAGGED = "agrees", "within noise", "disagrees", "flagged"
+OTHER_WORKLOAD = "other workload"
 NOISE_WIDTHS = 2.0
 """Half widths of the 95 % interval by which noise may part the two figures."""
 
@@ -37,6 +38,7 @@ class Row:
     tolerance : difference that is agreement
     widened : warning that gives a larger error, which the tolerance has taken over; empty where there is none
     flagged : warning that gives no error: the closed form is outside its range; empty where there is none
+    other_workload : whether the requests that were run are others than those planned for
     """
 
     name: str
@@ -46,6 +48,7 @@ class Row:
     tolerance: Tolerance
     widened: str = ""
     flagged: str = ""
+    other_workload: bool = False
 
     @property
     def difference(self) -> float:
@@ -54,10 +57,15 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """``agrees`` in the tolerance; ``within noise`` of the run; ``disagrees``; ``flagged``: told, not judged."""
+        """``agrees`` in the tolerance; ``within noise`` of the run; ``disagrees``; ``flagged``: told, not judged.
+
+        ``other workload`` takes the place of the last two where the run does not test the closed form.
+        """
         apart = abs(self.difference)
         if apart <= self.tolerance.allowed(self.simulated.value):
             return AGREES
         if apart <= NOISE_WIDTHS * self.simulated.half_width and math.isfinite(apart):
             return NOISE
+        if self.other_workload:
+            return OTHER_WORKLOAD
         return FLAGGED if self.flagged else DISAGREES

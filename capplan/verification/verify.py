@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from capplan.cards.trace_requests import TraceRequests, load_requests
+from capplan.cards.trace_requests import TraceRequests
 from capplan.errors import InputError, shown
 from capplan.planning.plan import Plan
 from capplan.planning.plan import plan as make_plan
@@ -18,7 +18,8 @@ from capplan.quantities.units import format_seconds
 from capplan.simulation.run import Progress
 from capplan.verification.comparison import rows
 from capplan.verification.pools import simulate_plan
-from capplan.verification.verdict import DISAGREES, FLAGGED, Row
+from capplan.verification.replay import Replay, asked, read, replayed, with_scenario_keys
+from capplan.verification.verdict import DISAGREES, FLAGGED, OTHER_WORKLOAD, Row
 
 REQUESTS = 50_000
 LEAST_REQUESTS, MOST_REQUESTS = 1000, 10_000_000
@@ -36,11 +37,23 @@ class Verification:
     seed: int
     seconds: float
     """What the simulation took [s]."""
+    replay: Replay | None = None
+    """The trace that was replayed; None where the requests were those of the scenario's laws."""
 
     @property
     def agrees(self) -> bool:
-        """Whether no prediction disagrees beyond its tolerance, noise and its own warnings."""
-        return all(row.verdict != DISAGREES for row in self.rows)
+        """Whether no prediction disagrees beyond its tolerance, noise and its own warnings.
+
+        Nor where the trace is another workload: what was planned is not what was run.
+        """
+        return all(row.verdict not in (DISAGREES, OTHER_WORKLOAD) for row in self.rows)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How the trace was replayed, and in what it differs from what was planned."""
+        if self.replay is None:
+            return ()
+        return (*self.replay.notes, *(f"other workload: {text}" for text in self.replay.differences))
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -61,6 +74,7 @@ class Verification:
             "refused_requests": self.refused,
             "seed": self.seed,
             "simulation_seconds": self.seconds,
+            "notes": list(self.notes),
             "quantities": {row.name: _record(row) for row in self.rows},
         }
 
@@ -110,8 +124,9 @@ def verify(
     Parameters
     ----------
     scenario, overrides : as for :func:`capplan.planning.plan.plan`
-    trace : file whose requests are replayed, thinned or overlaid to the scenario's rate; without it the scenario's own
-        trace where the plan took its dispersion from it, else requests of the scenario's law
+    trace : file whose requests are replayed, thinned or overlaid to the rate of the plan, with the scenario's
+        ``workload.columns`` where it has some; a scenario that does not say what arrives is planned on it too. Without
+        it the scenario's own trace where the plan took its dispersion from it, else requests of the scenario's laws
     requests : requests measured, 1,000 at least
     seed : of lengths, arrivals and routing; the same seed gives the same run
     progress : told of complete requests, and how many there will be
@@ -125,18 +140,36 @@ def verify(
     InputError : as for a plan; a trace without arrival times; requests or seed out of range
     """
     _check(requests, seed)
-    given = None if trace is None else load_requests(Path(trace))
-    answer = make_plan(scenario, **overrides)
-    if given is not None and answer.problem.scenario.workload.concurrency is not None:
-        raise InputError("a closed loop has no arrival times of its own; give a rate", key="--trace")
-    replayed = given or _own_trace(answer.problem)
+    try:
+        answer, given = _planned(scenario, trace, overrides)
+    except InputError as error:
+        raise with_scenario_keys(error) from None
     if not answer.feasible:
         return Verification(answer, (), 0, 0, seed, 0.0)
+    replay = None if given is None else replayed(answer, given, requests)
     begin = time.perf_counter()
-    simulated = simulate_plan(answer, requests, seed, replayed, progress)
+    simulated = simulate_plan(answer, requests, seed, None if replay is None else replay.requests, progress)
     spent = time.perf_counter() - begin
     refused = simulated.outcome.records.refused
-    return Verification(answer, rows(answer, simulated), requests, refused, seed, spent)
+    found = rows(answer, simulated)
+    if replay is not None and replay.differences:
+        found = tuple(replace(row, other_workload=True) for row in found)
+    return Verification(answer, found, requests, refused, seed, spent, replay)
+
+
+def _planned(
+    scenario: str | Path | Mapping[str, Any] | Scenario, trace: str | Path | None, overrides: Mapping[str, Any]
+) -> tuple[Plan, TraceRequests | None]:
+    """The plan, and the requests of the trace to replay."""
+    if trace is None:
+        answer = make_plan(scenario, **overrides)
+        return answer, _own_trace(answer.problem)
+    planned_on, columns = asked(scenario, trace, overrides)
+    given = read(trace, columns)
+    answer = make_plan(scenario, **planned_on)
+    if answer.problem.scenario.workload.concurrency is not None:
+        raise InputError("a closed loop has no arrival times of its own; give a rate", key="--trace")
+    return answer, given
 
 
 def _own_trace(problem: Problem) -> TraceRequests | None:
@@ -144,7 +177,7 @@ def _own_trace(problem: Problem) -> TraceRequests | None:
     section = problem.scenario.workload
     if problem.arrivals is None or section.trace is None or section.concurrency is not None:
         return None
-    return load_requests(Path(section.trace), section.columns)
+    return read(section.trace, section.columns)
 
 
 def _check(requests: Any, seed: Any) -> None:
