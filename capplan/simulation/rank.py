@@ -46,7 +46,7 @@ class Rank:
         self.blocked = False
         """Whether the head of the queue does not fit into the free blocks."""
         self.short = False
-        """Whether somebody waits who has a slot: for blocks, or for the token budget of the step."""
+        """Whether somebody who has a slot waits for blocks."""
         self.joined: list[Request] = []
         """Requests that decode from the step on that begins."""
         self.lost = 0
@@ -86,9 +86,15 @@ class Rank:
             self._room = self.rules.token_budget - self.decoding
         if self.waiting and not preempted and not self.blocked:
             seconds += self._admit(step, time)
-        self.short = bool(self.waiting) and len(self.running) < self.rules.max_num_seqs
+        self.short = self._waits_for_blocks(preempted, step)
         self.due = step + (1 if self.prefilling or preempted else self._quiet_steps(step))
         return seconds
+
+    def _waits_for_blocks(self, preempted: bool, step: int) -> bool:
+        """Whether the head of the queue waits for blocks, not for a slot or the token budget of the step."""
+        if not self.waiting or len(self.running) >= self.rules.max_num_seqs:
+            return False
+        return preempted or self.blocked or not self._fits(self.waiting[0], step)
 
     def pass_steps(self, step: int) -> None:
         """Catch up with the steps before ``step`` in which every decoding request gained a token."""

@@ -127,7 +127,7 @@ class Outcome:
 
     @cached_property
     def states(self) -> tuple[Array, Array, Array, Array]:
-        """States of ranks: seconds, decoding requests, share of blocks in use, whether requests with a slot wait."""
+        """States of ranks: seconds, decoding requests, share of blocks in use, whether some wait for blocks."""
         r, inside = self.records, self._inside(self.records.rank_end)
         columns = (r.rank_duration, r.rank_batch, r.rank_used, r.rank_short)
         seconds, batch, used, short = (np.array(column, float)[inside] for column in columns)

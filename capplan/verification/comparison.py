@@ -11,9 +11,9 @@ from capplan.planning.plan import Plan
 from capplan.planning.pressure import pool_pressure
 from capplan.planning.report import LABELS, TITLES
 from capplan.serving.pressure import KvPressure
-from capplan.simulation.intervals import Array, Estimate, mean, quantile, ratio
-from capplan.simulation.run import Outcome
+from capplan.simulation.intervals import mean, quantile, ratio
 from capplan.verification.doubts import doubts, judged
+from capplan.verification.latencies import simulated_latency
 from capplan.verification.pools import SimulatedPlan
 from capplan.verification.verdict import Row, Tolerance
 
@@ -49,32 +49,10 @@ def _latencies(plan: Plan, simulated: SimulatedPlan) -> Iterator[Row]:
         if name == "answer" and not plan.problem.workload.reasoning_share:
             continue  # it is the TTFT then
         for label in SHOWN:
-            found = _simulated_latency(plan, simulated.outcome, name, PERCENTILES[label])
+            found = simulated_latency(plan, simulated.outcome, name, PERCENTILES[label])
             title = f"{TITLES[name]} {LABELS[label]}"
             closed = view.percentile(name, PERCENTILES[label])
             yield Row(f"{name}_{label}_seconds", title, closed, found, tolerances[label])
-
-
-def _simulated_latency(plan: Plan, outcome: Outcome, name: str, p: float) -> Estimate:
-    if name in ("itl", "step"):
-        seconds, number, tokens = outcome.steps
-        return quantile(seconds, p, tokens if name == "itl" else number * seconds)
-    return quantile(request_seconds(plan, outcome, name), p)
-
-
-def request_seconds(plan: Plan, outcome: Outcome, name: str) -> Array:
-    """A latency of every measured request, by arrival; TPOT of those with two output tokens and more [s]."""
-    arrival, first, finish = (
-        outcome.column(lambda r: r.arrival), outcome.column(lambda r: r.first), outcome.column(lambda r: r.finish)
-    )  # fmt: skip
-    if name == "ttft":
-        return first - arrival
-    if name == "e2e":
-        return finish - arrival
-    if name == "answer":  # output tokens are taken as evenly spaced
-        return first - arrival + (plan.problem.workload.reasoning_share or 0.0) * (finish - first)
-    steps = outcome.column(lambda r: r.output - 1.0)
-    return np.asarray((finish - first)[steps > 0] / steps[steps > 0])
 
 
 def _pool(plan: Plan, simulated: SimulatedPlan) -> Iterator[Row]:
@@ -87,8 +65,8 @@ def _pool(plan: Plan, simulated: SimulatedPlan) -> Iterator[Row]:
     yield Row("kv_use_mean", "KV use mean", pool.kv_use_mean or 0.0, outcome.kv_use, KV_SHARE)
     found = quantile(state[2], 0.99, state[0])
     yield Row("kv_use_p99", "KV use P99", min(pool.kv_use_p99 or 0.0, 1.0), found, Tolerance(0.10, 0.02))
-    overflow = pool.kv_overflow_probability or 0.0
-    yield Row("kv_overflow_probability", "KV overflow", overflow, outcome.overflow, OVERFLOW)
+    overflow, limit = pool.kv_overflow_probability or 0.0, plan.problem.scenario.slo.kv_overflow
+    yield Row("kv_overflow_probability", "KV overflow", overflow, outcome.overflow, OVERFLOW, limit)
     found, expected = mean(outcome.column(lambda r: float(r.preemptions))), pressure.preemptions_per_request
     yield Row("preemptions_per_request", "preemptions a request", expected, found, PREEMPTIONS)
     found = outcome.recompute_per_token

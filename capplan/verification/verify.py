@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ from capplan.planning.scenario import Scenario
 from capplan.quantities.units import format_seconds
 from capplan.simulation.run import Progress
 from capplan.verification.comparison import rows
-from capplan.verification.pools import simulate_plan
+from capplan.verification.pools import SimulatedPlan, simulate_plan
 from capplan.verification.replay import Replay, asked, read, replayed, with_scenario_keys
+from capplan.verification.targets import TargetMet, targets
 from capplan.verification.verdict import DISAGREES, FLAGGED, OTHER_WORKLOAD, Row
 
 REQUESTS = 50_000
@@ -37,23 +40,61 @@ class Verification:
     seed: int
     seconds: float
     """What the simulation took [s]."""
+    simulated: SimulatedPlan | None = field(default=None, repr=False)
+    """The run; None where the plan is infeasible."""
     replay: Replay | None = None
     """The trace that was replayed; None where the requests were those of the scenario's laws."""
 
     @property
-    def agrees(self) -> bool:
+    def agrees(self) -> bool | None:
         """Whether no prediction disagrees beyond its tolerance, noise and its own warnings.
 
-        Nor where the trace is another workload: what was planned is not what was run.
+        A trace that is another workload does not agree: what was run is not what was planned. None where the plan is
+        infeasible, so that there is nothing to judge.
         """
+        if not self.rows:
+            return None
         return all(row.verdict not in (DISAGREES, OTHER_WORKLOAD) for row in self.rows)
+
+    @cached_property
+    def targets(self) -> tuple[TargetMet, ...]:
+        """The targets of the scenario beside the simulation; none where the plan is infeasible."""
+        return () if self.simulated is None else targets(self.plan, self.simulated.outcome)
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """Rows by verdict, those that occur."""
+        return dict(Counter(row.verdict for row in self.rows))
+
+    @property
+    def simulated_duration(self) -> float:
+        """Time between the first and the last measured arrival, in the simulation [s]."""
+        if self.simulated is None:
+            return 0.0
+        first, last = self.simulated.outcome.window
+        return last - first
+
+    @property
+    def request_rate(self) -> float:
+        """Measured requests over that time [1/s]."""
+        return self.requests / self.simulated_duration if self.simulated_duration else 0.0
+
+    @property
+    def summary(self) -> str:
+        """One line: what was run, and how many rows have which verdict."""
+        counts = ", ".join(f"{verdict} {number}" for verdict, number in self.verdicts.items())
+        return (
+            f"{self.requests:,} requests measured over {format_seconds(self.simulated_duration)} at "
+            f"{self.request_rate:.4g} requests/s; rows: {counts}"
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How the trace was replayed, and in what it differs from what was planned."""
+        """What stands in for the engine, how the trace was replayed, and in what it differs from what was planned."""
+        listed = _engine_notes(self.plan)
         if self.replay is None:
-            return ()
-        return (*self.replay.notes, *(f"other workload: {text}" for text in self.replay.differences))
+            return listed
+        return (*listed, *self.replay.notes, *(f"other workload: {text}" for text in self.replay.differences))
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -74,6 +115,10 @@ class Verification:
             "refused_requests": self.refused,
             "seed": self.seed,
             "simulation_seconds": self.seconds,
+            "simulated_duration_seconds": self.simulated_duration,
+            "request_rate_per_second": self.request_rate,
+            "verdicts": self.verdicts,
+            "targets": {target.key: _target_record(target) for target in self.targets},
             "notes": list(self.notes),
             "quantities": {row.name: _record(row) for row in self.rows},
         }
@@ -81,6 +126,20 @@ class Verification:
     def to_rows(self) -> list[list[str]]:
         """A table for people, without its header."""
         return [_cells(row) for row in self.rows]
+
+
+def _engine_notes(plan: Plan) -> tuple[str, ...]:
+    """Whose scheduler rules are simulated in the place of the engine's own."""
+    engine = plan.problem.engine
+    if engine.name == "none" or engine.title.startswith("vLLM"):
+        return ()
+    return (f"{engine.title} is simulated by the scheduler rules of vLLM v1: admission and preemption are not its own",)
+
+
+def _target_record(target: TargetMet) -> dict[str, Any]:
+    found = target.simulated
+    return {"simulated": found.value, "simulated_low": found.low, "simulated_high": found.high,
+            "target": target.target, "met": target.met}  # fmt: skip
 
 
 def _record(row: Row) -> dict[str, Any]:
@@ -154,7 +213,7 @@ def verify(
     found = rows(answer, simulated)
     if replay is not None and replay.differences:
         found = tuple(replace(row, other_workload=True) for row in found)
-    return Verification(answer, found, requests, refused, seed, spent, replay)
+    return Verification(answer, found, requests, refused, seed, spent, simulated, replay)
 
 
 def _planned(

@@ -101,6 +101,16 @@ def test_a_request_longer_than_the_pool_is_refused():
     assert [r.output for r in pool.records.finished] == [20]
 
 
+@pytest.mark.parametrize(("blocks", "short"), [(1000, False), (14, True)])
+def test_only_a_wait_for_blocks_is_one(blocks, short):
+    """Three prompts of 100 tokens at once: with 64 tokens a step they wait for the budget, not for the pool."""
+    pool = DecodePool(
+        1, 1, RankRules(blocks, token_budget=64), StepTime.linear(0.01, 0, 0, 1e-5), "random", random.Random(0)
+    )
+    pool.run(iter([Request(100, 5, 0.0) for _ in range(3)]))
+    assert any(pool.records.rank_short) is short
+
+
 def test_a_reservation_holds_requests_back_and_prevents_preemption():
     def run(policy, reserve):
         rules = RankRules(40, policy=policy, reserve_tokens=reserve)
