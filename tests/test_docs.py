@@ -115,9 +115,12 @@ def test_the_verification_page_shows_what_the_command_answers(monkeypatch, capsy
     monkeypatch.chdir(ROOT)
     command, shown = re.search(r"```console\n\$ capplan (.*)\n((?:.*\n)*?)```", VERIFY_PAGE).groups()
     assert main(shlex.split(command)) == 0
-    tables = [[re.split(r"\s{2,}", line) for line in text.splitlines()] for text in (capsys.readouterr().out, shown)]
+    parts = [text.split("\n\n") for text in (capsys.readouterr().out, shown)]
+    tables = [[re.split(r"\s{2,}", line) for line in part[0].splitlines()] for part in parts]
     assert [row[:2] for row in tables[0]] == [row[:2] for row in tables[1]]
     assert {row[-1] for row in tables[0][1:]} <= {"agrees", "within noise"}
+    targets = [[line.split(" of ")[1] for line in part[1].splitlines()] for part in parts]
+    assert targets[0] == targets[1] == ["6 s: met", "50 ms: met", "0.100%: met"]
 
 
 @pytest.mark.simulation

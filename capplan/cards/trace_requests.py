@@ -26,7 +26,7 @@ class TraceRequests(NamedTuple):
     times: NDArray[np.float64]
     prompts: NDArray[np.int64]
     outputs: NDArray[np.int64]
-    reasoning: NDArray[np.int64] | None
+    reasoning: NDArray[np.int64] | None = None
 
 
 def load_requests(path: Path, columns: Mapping[str, str] | None = None) -> TraceRequests:

@@ -38,8 +38,15 @@ def verify(
         note("infeasible: there are no pools to simulate; see capplan plan")
     if found.rows or json_ or shape in (Format.json, Format.csv):
         emit(found.to_dict(), found.to_rows(), HEADER, json_flag=json_, shape=shape)
+    if found.rows and not json_ and shape in (Format.table, Format.md):
+        for line in ("", *found.targets, "", found.summary):
+            typer.echo(str(line))
+    for line in found.notes:
+        note(line)
     for reason in found.flags:
         note(f"flagged: outside validity: {reason}")
+    for reason in found.widened:
+        note(f"tolerance widened: {reason}")
     if found.refused:
         note(f"{found.refused} requests are longer than the KV pool of a rank; the engine refuses them")
     if not found.plan.feasible:

@@ -273,7 +273,7 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, **overrides
     InputError : unreadable file, unknown key, wrong unit or type; one line that names file and key
     """
     file = str(source) if isinstance(source, (str, Path)) else None
-    data = merged(_read(source), {full_key(key): value for key, value in overrides.items()})
+    data = scenario_data(source, **overrides)
     for key, remedy in _NEEDED.items():
         if _lacks(data, key):
             raise InputError(f"is missing; {remedy}", key=key, file=file)
@@ -281,6 +281,16 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, **overrides
         return Scenario.model_validate(data)
     except ValidationError as error:
         raise _placed(one_line(error, file, Scenario)) from None
+
+
+def scenario_data(source: str | Path | Mapping[str, Any] | Scenario, **overrides: Any) -> dict[str, Any]:
+    """What a scenario says, its keys replaced, before anything is checked.
+
+    Raises
+    ------
+    InputError : unreadable file, a keyword that is no scenario key
+    """
+    return merged(_read(source), {full_key(key): value for key, value in overrides.items()})
 
 
 def _placed(error: InputError) -> InputError:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from capplan.cards.workload import Workload
 from capplan.errors import InputError
+from capplan.serving.notice import Notice
 from capplan.serving.pressure_rank import positive_number
 from capplan.serving.pressure_sizes import joint_nodes
 
@@ -174,17 +175,18 @@ def heaviness(rank: ChunkedRank) -> float:
     return share * long_prompt / max(rank.steps_mean * rank.step_mean, 1e-300)
 
 
-def rank_warnings(rank: ChunkedRank) -> tuple[str, ...]:
+def rank_warnings(rank: ChunkedRank) -> tuple[Notice, ...]:
     """Where a stable rank leaves the range in which the laws were checked, one line each."""
     load, heavy, full_share = rank.request_rate / rank.max_rate, heaviness(rank), rank.mixture.full_share
     listed = [
-        (load > _HIGH_LOAD, f"load {load:.2f} of the largest rate: TTFT is 10-15 % low above {_HIGH_LOAD}"),
+        (load > _HIGH_LOAD,
+         Notice(f"load {load:.2f} of the largest rate: TTFT is 10-15 % low above {_HIGH_LOAD}", ("ttft",), 0.15)),
         (heavy > HEAVY,
-         f"heaviness {heavy:.3g}, above {HEAVY}: long prompts rule the tail; percentiles are indicative"),
+         Notice(f"heaviness {heavy:.3g}, above {HEAVY}: long prompts rule the tail; percentiles are indicative")),
         (abs(full_share / 0.01 - 1) < _CLIFF,
-         f"{full_share:.2%} of the steps are full: the P99 of the gaps sits on a cliff there"),
+         Notice(f"{full_share:.2%} of the steps are full: the P99 of the gaps sits on a cliff there", ("itl_p99",))),
     ]  # fmt: skip
-    return tuple(text for holds, text in listed if holds)
+    return tuple(notice for holds, notice in listed if holds)
 
 
 def checked_rank(

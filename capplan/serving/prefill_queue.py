@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from capplan.cards.workload import Workload
 from capplan.errors import InputError, shown
 from capplan.formulas.stationary import dealt_dispersion, thinned_dispersion
+from capplan.serving.notice import Notice
 from capplan.serving.step_time import one_number, whole_number
 
 if TYPE_CHECKING:
@@ -151,14 +152,17 @@ def _prompt_nodes(workload: Workload) -> tuple[Any, Any]:
     return np.maximum(prompts, 1.0), weights / weights.sum()
 
 
-def queue_warnings(queue: MgkQueue) -> tuple[str, ...]:
+def queue_warnings(queue: MgkQueue) -> tuple[Notice, ...]:
     """Where the laws of the queue leave the range in which they were checked."""
     listed = [
         (queue.utilization > HIGH_LOAD,
-         f"prefill load {queue.utilization:.0%}: TTFT tails are uncertain above {HIGH_LOAD:.0%}"),
+         Notice(f"prefill load {queue.utilization:.0%}: TTFT tails are uncertain above {HIGH_LOAD:.0%}",
+                ("ttft_p90", "ttft_p99"))),
         (queue.servers > 1 and queue.utilization > BUSY and queue.service_variation > HEAVY_VARIATION,
-         f"prompts of squared cv {queue.service_variation:.3g} before several ranks: waits up to 45 % too short"),
+         Notice(f"prompts of squared cv {queue.service_variation:.3g} before several ranks: waits up to 45 % too short",
+                within=0.45)),
         (queue.arrival_variation > 1 and queue.utilization < LOW_LOAD,
-         f"bursts at a prefill load of {queue.utilization:.0%}: waits are over-stated, checked from {LOW_LOAD:.0%} on"),
+         Notice(f"bursts at a prefill load of {queue.utilization:.0%}: waits are over-stated, checked from "
+                f"{LOW_LOAD:.0%} on")),
     ]  # fmt: skip
-    return tuple(text for holds, text in listed if holds)
+    return tuple(notice for holds, notice in listed if holds)

@@ -12,6 +12,7 @@ from capplan.formulas import preemption_policies as policies
 from capplan.formulas.length_law import MAX_TOKENS
 from capplan.formulas.overflow import safe_cap, skewed_tail_factors
 from capplan.formulas.preemption import PoolPressure, RequestSizes, closed_loop_pressure
+from capplan.serving.notice import Notice
 from capplan.serving.pressure_sizes import PoolRequest, narrow_outputs, pool_request, with_reservation
 from capplan.serving.step_time import check_switch, one_number
 
@@ -143,7 +144,8 @@ def range_warnings(
         (pool < _SMALL_POOL, f"the pool holds {pool:.3g} mean requests; checked from {_SMALL_POOL} on"),
         (_largest_prompt(rank, workload) > _LARGE_PROMPT_SHARE, "one request in a thousand needs half the pool"),
         (rank.request.prompt_tokens < _SHORT_PROMPT_SHARE * sizes.output,
-         "prompts are short against outputs: preemptions per request and waits are within 25 % only"),
+         Notice("prompts are short against outputs: preemptions per request and waits are within 25 % only",
+                ("preemptions_per_request", "largest_gap"), 0.25)),
         (busy > _BUDGET_SHARE * rank.budget, "prefill needs more than half the token budget of a step"),
         (load is not None and METASTABLE_LOAD <= load < 1,
          f"load {load or 0:.3f} of the full rank: metastable, calm or saturated; size for 0.9 or less"),

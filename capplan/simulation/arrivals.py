@@ -48,6 +48,18 @@ def _gaps(rate: float, dispersion: float, random: np.random.Generator) -> Array:
     return random.exponential(1.0, _AT_ONCE) / (2 * rate * np.where(fast, share, 1 - share))
 
 
+def span_of(stamps: Array) -> float:
+    """Time that a trace covers: from the first to the last request, and a mean gap [s]."""
+    return float(stamps.max() - stamps.min()) * len(stamps) / (len(stamps) - 1)
+
+
+def copies_of(stamps: Array, rate: float) -> float:
+    """Copies of a trace that together have a rate; below 1 the share of its requests that do [1]."""
+    copies = rate * span_of(stamps) / len(stamps)
+    whole = max(round(copies), 1)
+    return float(whole) if abs(copies / whole - 1) < WHOLE_COPIES else copies
+
+
 def trace_times(stamps: Array, rate: float, random: np.random.Generator) -> Iterator[tuple[float, int]]:
     """The timestamps of a trace over and over, at another rate, each with its place in the trace.
 
@@ -64,12 +76,9 @@ def trace_times(stamps: Array, rate: float, random: np.random.Generator) -> Iter
     -------
     times, places : without end, times rising from 0 [s, 1]
     """
+    copies, span = copies_of(stamps, rate), span_of(stamps)
     order = np.argsort(stamps, kind="stable")
     stamps = stamps[order] - stamps.min()
-    span = float(stamps[-1]) * len(stamps) / (len(stamps) - 1)
-    copies = rate * span / len(stamps)
-    if abs(copies / max(round(copies), 1) - 1) < WHOLE_COPIES:
-        copies = float(round(copies))  # the rate of the trace itself: no request is left out
     shifts = random.random(math.ceil(copies)) * span
     kept = np.full(len(shifts), copies / len(shifts))
     turn = 0

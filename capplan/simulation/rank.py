@@ -9,34 +9,34 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappop, heappush
 from itertools import count
-from operator import attrgetter
 
 from capplan.simulation.free_list import FreeList
+from capplan.simulation.growth import EvenGrowth, Growth, TabulatedGrowth
 from capplan.simulation.request import Request
 from capplan.simulation.rules import RankRules, StepTime
 
 NEVER = 1 << 60
-_entry = attrgetter("entry")
+
+
+def _entry_of_taker(taker: tuple[Request, int]) -> int:
+    return taker[0].entry
 
 
 class Rank:
     """Running and waiting requests of a rank, and the blocks of its KV pool.
 
-    ``running`` keeps the order of admission, so its last item is the next victim. ``members[p]`` are the decoding
-    requests that need a new block in steps s = p (mod block size), ``crossing[p]`` their number (twice in a row, so
-    that a cycle is a slice). ``free`` and ``context`` are those at the start of step ``seen``.
+    ``running`` keeps the order of admission, so its last item is the next victim. ``growth`` knows what the decoding
+    requests take of the pool. ``free`` and ``context`` are those at the start of step ``seen``.
     """
 
     def __init__(self, rules: RankRules, times: StepTime) -> None:
-        size = rules.block_size
         self.rules = rules
         self.times = times
         self.free = rules.blocks
         self.running: dict[Request, None] = {}
         self.waiting: deque[Request] = deque()
         self.prefilling: dict[Request, None] = {}
-        self.members: list[dict[Request, None]] = [{} for _ in range(size)]
-        self.crossing = [0] * (2 * size)
+        self.growth: Growth = EvenGrowth(rules.block_size) if rules.held is None else TabulatedGrowth(rules.held)
         self.finishing: list[tuple[int, int, Request]] = []
         self.decoding = 0
         self.context = 0
@@ -46,7 +46,7 @@ class Rank:
         self.blocked = False
         """Whether the head of the queue does not fit into the free blocks."""
         self.short = False
-        """Whether somebody waits who has a slot: for blocks, or for the token budget of the step."""
+        """Whether somebody who has a slot waits for blocks."""
         self.joined: list[Request] = []
         """Requests that decode from the step on that begins."""
         self.lost = 0
@@ -74,7 +74,7 @@ class Rank:
     def begin(self, step: int, time: float) -> float:
         """Decide step ``step``, which starts at ``time``; returns the seconds its prompt chunks add."""
         self.pass_steps(step)
-        growing = self.crossing[step % self.rules.block_size]
+        growing = self.growth.at(step)
         preempted, seconds = False, 0.0
         if growing > self.free or self.prefilling:
             before = self.preemptions
@@ -86,53 +86,45 @@ class Rank:
             self._room = self.rules.token_budget - self.decoding
         if self.waiting and not preempted and not self.blocked:
             seconds += self._admit(step, time)
-        self.short = bool(self.waiting) and len(self.running) < self.rules.max_num_seqs
+        self.short = self._waits_for_blocks(preempted, step)
         self.due = step + (1 if self.prefilling or preempted else self._quiet_steps(step))
         return seconds
+
+    def _waits_for_blocks(self, preempted: bool, step: int) -> bool:
+        """Whether the head of the queue waits for blocks, not for a slot or the token budget of the step."""
+        if not self.waiting or len(self.running) >= self.rules.max_num_seqs:
+            return False
+        return preempted or self.blocked or not self._fits(self.waiting[0], step)
 
     def pass_steps(self, step: int) -> None:
         """Catch up with the steps before ``step`` in which every decoding request gained a token."""
         passed = step - self.seen
         if passed and self.decoding:
-            cycles, rest = divmod(passed, self.rules.block_size)
-            start = self.seen % self.rules.block_size
-            used = cycles * self.decoding + sum(self.crossing[start : start + rest])
-            self._take(used)
+            self._take(self.growth.taken(self.seen, step))
             self.context += self.decoding * passed
         self.seen = step
 
     def _quiet_steps(self, step: int) -> int:
         """Steps from ``step`` on in which nothing is decided: until the next completion, or until blocks run out."""
-        finishing, n, size = self.finishing, self.decoding, self.rules.block_size
+        finishing = self.finishing
         while finishing and finishing[0][2].finish_step != finishing[0][0]:
             heappop(finishing)
         if not finishing:
             return NEVER
-        steps = finishing[0][0] - step
-        if (steps // size + 1) * n <= self.free:
-            return steps
-        cycles, left = divmod(self.free, n)
-        covered, phase = cycles * size, step % size
-        while covered < steps and (need := self.crossing[phase]) <= left:
-            left -= need
-            covered += 1
-            phase = phase + 1 if phase + 1 < size else 0
-        return min(steps, covered)
+        return self.growth.covered(step, finishing[0][0] - step, self.free)
 
     # -- blocks for the running ------------------------------------------------------------------------------------
 
     def _find_blocks(self, step: int, time: float) -> None:
         """Running requests in order of admission take the block they need; the last admitted gives way."""
-        phase = step % self.rules.block_size
-        if self.crossing[phase] <= self.free:
+        if self.growth.at(step) <= self.free:
             return
         served = 0
-        for request in sorted(self.members[phase], key=_entry):
-            if request.finish_step < 0:
-                continue
-            while served >= self.free and request.finish_step >= 0:
+        for request, need in sorted(self.growth.takers(step), key=_entry_of_taker):
+            while served + need > self.free and request.finish_step >= 0:
                 self._preempt_last(step, time)
-            served += 1
+            if request.finish_step >= 0:
+                served += need
 
     def _continue_prompts(self, step: int, time: float) -> float:
         """The next chunk of every prompt that is being read, in order; blocks as for the decoding."""
@@ -142,7 +134,7 @@ class Rank:
                 break
             chunk = min(request.left, self._room)
             need = self.rules.blocks_of(request.done + chunk) - self.rules.blocks_of(request.done)
-            while request in self.prefilling and need > self.free - self.crossing[step % self.rules.block_size]:
+            while request in self.prefilling and need > self.free - self.growth.at(step):
                 self._preempt_last(step, time)
             if request in self.prefilling:
                 seconds += self._read_chunk(request, chunk, need)
@@ -215,7 +207,7 @@ class Rank:
         rules = self.rules
         need = rules.blocks_of(request.prompt + request.made)
         spare = rules.watermark_blocks if self.running else 0
-        if need + spare > self.free - self.crossing[step % rules.block_size]:
+        if need + spare > self.free - self.growth.at(step):
             return False
         if rules.policy != "reserve" or not self.running:
             return True
@@ -260,10 +252,7 @@ class Rank:
         """Decode from ``step`` on, with so many tokens in the cache."""
         request.offset = offset = step - cached
         request.finish_step = finish = offset + request.prompt + request.output - 1
-        phase = offset % self.rules.block_size
-        self.members[phase][request] = None
-        self.crossing[phase] += 1
-        self.crossing[phase + self.rules.block_size] += 1
+        self.growth.add(request)
         self.decoding += 1
         self.context += cached
         heappush(self.finishing, (finish, next(self._number), request))
@@ -271,10 +260,7 @@ class Rank:
     def _leave(self, request: Request, cached: int) -> None:
         """Stop decoding."""
         request.finish_step = -1
-        phase = request.offset % self.rules.block_size
-        del self.members[phase][request]
-        self.crossing[phase] -= 1
-        self.crossing[phase + self.rules.block_size] -= 1
+        self.growth.remove(request)
         self.decoding -= 1
         self.context -= cached
 

@@ -12,7 +12,7 @@ class Records:
     """Columns, one entry an uninterrupted run of steps (of an instance) or an unchanged state (of a rank).
 
     ``step_*``: end of the run [s], its duration [s], steps, tokens they made. ``rank_*``: end of the state [s], its
-    duration [s], decoding requests, share of the blocks in use, whether requests that have a slot wait.
+    duration [s], decoding requests, share of the blocks in use, whether requests that have a slot wait for blocks.
     """
 
     step_end: list[float] = field(default_factory=list)

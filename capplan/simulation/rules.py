@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from capplan.simulation.growth import HeldByContext
 from capplan.simulation.request import Request
 
 Policy = Literal["recompute", "swap", "reserve"]
@@ -69,6 +70,8 @@ class RankRules:
         ``reserve``: recompute, and an admission counts so many tokens of output of every running request as taken
     reserve_tokens : output tokens reserved; 0 with ``reserve``: as many as each request will make [token]
     prefix_caching : blocks of a preempted request stay until others need them
+    held : what a request takes of the pool by its cached tokens, where that is no block every ``block_size`` tokens;
+        the unit of ``blocks`` and ``watermark_blocks`` is then its unit. Not together with ``prefix_caching``
     """
 
     blocks: int
@@ -79,9 +82,12 @@ class RankRules:
     policy: Policy = "recompute"
     reserve_tokens: int = 0
     prefix_caching: bool = False
+    held: HeldByContext | None = None
 
     def blocks_of(self, tokens: int) -> int:
         """Blocks that hold so many tokens."""
+        if self.held is not None:
+            return self.held(tokens)
         return -(-tokens // self.block_size)
 
     def reserved_blocks(self, request: Request) -> int:

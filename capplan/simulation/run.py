@@ -119,9 +119,15 @@ class Outcome:
         number, tokens = (np.array(column, float)[inside] for column in (r.step_count, r.step_tokens))
         return np.array(r.step_duration)[inside] / number, number, tokens
 
+    @property
+    def step_mean(self) -> float:
+        """Mean step [s]."""
+        seconds, number, _ = self.steps
+        return float(seconds @ number / number.sum())
+
     @cached_property
     def states(self) -> tuple[Array, Array, Array, Array]:
-        """States of ranks: seconds, decoding requests, share of blocks in use, whether requests with a slot wait."""
+        """States of ranks: seconds, decoding requests, share of blocks in use, whether some wait for blocks."""
         r, inside = self.records, self._inside(self.records.rank_end)
         columns = (r.rank_duration, r.rank_batch, r.rank_used, r.rank_short)
         seconds, batch, used, short = (np.array(column, float)[inside] for column in columns)

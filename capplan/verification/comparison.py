@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from capplan.planning.decode_pool import capacity_tokens
 from capplan.planning.latency import PERCENTILES
 from capplan.planning.plan import Plan
+from capplan.planning.pressure import pool_pressure
 from capplan.planning.report import LABELS, TITLES
-from capplan.planning.warnings import law_warnings
-from capplan.serving.pressure import KvPressure, kv_pressure
-from capplan.simulation.intervals import Array, Estimate, mean, quantile, ratio
-from capplan.simulation.request import Request
-from capplan.simulation.run import Outcome
+from capplan.serving.pressure import KvPressure
+from capplan.simulation.intervals import mean, quantile, ratio
+from capplan.verification.doubts import doubts, judged
+from capplan.verification.latencies import simulated_latency
 from capplan.verification.pools import SimulatedPlan
 from capplan.verification.verdict import Row, Tolerance
 
@@ -35,102 +34,54 @@ PREEMPTIONS = Tolerance(0.25, 0.05)
 RECOMPUTE = Tolerance(absolute=0.03)
 GAP = Tolerance(0.35)
 PREFILL_LOAD = Tolerance(0.05)
-AMPLE_OVERFLOW = 0.01
-"""Share of time above which a KV pool is not ample, as the laws of the stationary batch take it to be."""
 
 
 def rows(plan: Plan, simulated: SimulatedPlan) -> tuple[Row, ...]:
-    """Latencies first, then batch, KV pool and prefill load."""
-    return (*_latencies(plan, simulated), *_pool(plan, simulated), *_prefill(plan, simulated))
+    """Latencies first, then batch, KV pool and prefill load; each with what its closed form warns of."""
+    found, listed = (*_latencies(plan, simulated), *_pool(plan, simulated), *_prefill(plan, simulated)), doubts(plan)
+    return tuple(judged(row, listed) for row in found)
 
 
 def _latencies(plan: Plan, simulated: SimulatedPlan) -> Iterator[Row]:
-    view, flagged = plan.view, _latency_flag(plan)
+    view = plan.view
     assert view is not None
     for name, tolerances in LATENCY_TOLERANCES.items():
         if name == "answer" and not plan.problem.workload.reasoning_share:
             continue  # it is the TTFT then
         for label in SHOWN:
-            found = _simulated_latency(plan, simulated.outcome, name, PERCENTILES[label])
+            found = simulated_latency(plan, simulated.outcome, name, PERCENTILES[label])
             title = f"{TITLES[name]} {LABELS[label]}"
             closed = view.percentile(name, PERCENTILES[label])
-            yield Row(f"{name}_{label}_seconds", title, closed, found, tolerances[label], flagged)
-
-
-def _latency_flag(plan: Plan) -> str:
-    """Why the latency laws warned; a KV pool that overflows is outside their range too."""
-    overflow = max((pool.kv_overflow_probability or 0.0 for pool in plan.pools), default=0.0)
-    short = [f"KV overflow {overflow:.1%}: the pool is not ample"] if overflow > AMPLE_OVERFLOW else []
-    assert plan.pools_at_rate is not None
-    return "; ".join([*law_warnings(plan.problem, plan.pools_at_rate), *short])
-
-
-def _simulated_latency(plan: Plan, outcome: Outcome, name: str, p: float) -> Estimate:
-    if name in ("itl", "step"):
-        seconds, number, tokens = outcome.steps
-        return quantile(seconds, p, tokens if name == "itl" else number * seconds)
-    return quantile(request_seconds(plan, outcome, name), p)
-
-
-def request_seconds(plan: Plan, outcome: Outcome, name: str) -> Array:
-    """A latency of every measured request, by arrival; TPOT of those with two output tokens and more [s]."""
-    arrival, first, finish = (
-        outcome.column(lambda r: r.arrival), outcome.column(lambda r: r.first), outcome.column(lambda r: r.finish)
-    )  # fmt: skip
-    if name == "ttft":
-        return first - arrival
-    if name == "e2e":
-        return finish - arrival
-    steps = outcome.column(lambda r: r.output - 1.0)
-    if name == "answer":  # output tokens are taken as evenly spaced
-        thinking = np.minimum(_reasoning_tokens(plan, outcome), steps)
-        return np.asarray(first - arrival + thinking / np.maximum(steps, 1.0) * (finish - first))
-    return np.asarray((finish - first)[steps > 0] / steps[steps > 0])
-
-
-def _reasoning_tokens(plan: Plan, outcome: Outcome) -> Array:
-    """Of every measured request: those of the trace, else drawn from the law of the workload [token]."""
-    told = outcome.column(lambda r: np.nan if r.reasoning is None else float(r.reasoning))
-    outputs = outcome.column(lambda r: float(r.output))
-    drawn = plan.problem.workload.draw_reasoning(outputs, np.random.default_rng(0))
-    return np.where(np.isnan(told), drawn, told)
+            yield Row(f"{name}_{label}_seconds", title, closed, found, tolerances[label])
 
 
 def _pool(plan: Plan, simulated: SimulatedPlan) -> Iterator[Row]:
-    """Batch and KV pool of a rank."""
+    """Batch and KV pool of a rank. A request that is never preempted has a gap of one mean step, as the law has it."""
     pool, outcome = plan.pools[-1], simulated.outcome
-    state, flagged, pressure = outcome.states, _latency_flag(plan), _pressure(plan)
-    short = "; ".join(pressure.warnings)
-    yield Row("batch_mean", "batch mean", pool.batch_mean or 0.0, outcome.batch, BATCH, flagged)
+    state, pressure = outcome.states, _pressure(plan)
+    yield Row("batch_mean", "batch mean", pool.batch_mean or 0.0, outcome.batch, BATCH)
     found = quantile(state[1], 0.99, state[0])
-    yield Row("batch_p99", "batch P99", pool.batch_p99 or 0.0, found, Tolerance(0.10, 1.0), flagged)
-    yield Row("kv_use_mean", "KV use mean", pool.kv_use_mean or 0.0, outcome.kv_use, KV_SHARE, flagged)
+    yield Row("batch_p99", "batch P99", pool.batch_p99 or 0.0, found, Tolerance(0.10, 1.0))
+    yield Row("kv_use_mean", "KV use mean", pool.kv_use_mean or 0.0, outcome.kv_use, KV_SHARE)
     found = quantile(state[2], 0.99, state[0])
-    yield Row("kv_use_p99", "KV use P99", min(pool.kv_use_p99 or 0.0, 1.0), found, Tolerance(0.10, 0.02), flagged)
-    overflow = pool.kv_overflow_probability or 0.0
-    yield Row("kv_overflow_probability", "KV overflow", overflow, outcome.overflow, OVERFLOW, short)
+    yield Row("kv_use_p99", "KV use P99", min(pool.kv_use_p99 or 0.0, 1.0), found, Tolerance(0.10, 0.02))
+    overflow, limit = pool.kv_overflow_probability or 0.0, plan.problem.scenario.slo.kv_overflow
+    yield Row("kv_overflow_probability", "KV overflow", overflow, outcome.overflow, OVERFLOW, limit)
     found, expected = mean(outcome.column(lambda r: float(r.preemptions))), pressure.preemptions_per_request
-    yield Row("preemptions_per_request", "preemptions a request", expected, found, PREEMPTIONS, short)
+    yield Row("preemptions_per_request", "preemptions a request", expected, found, PREEMPTIONS)
     found = outcome.recompute_per_token
-    yield Row("recompute_share", "recomputed a token", pressure.recompute_per_token, found, RECOMPUTE, short)
-    found = quantile(outcome.column(_largest_gap), 0.99)
-    yield Row("largest_gap_p99_seconds", "largest gap P99", pressure.gap_quantile(0.99), found, GAP, short)
-
-
-def _largest_gap(request: Request) -> float:
-    """Largest gap that a preemption made between two tokens; a mean step where none did, as the law has it [s]."""
-    return max(request.largest_gap, (request.finish - request.first) / max(request.output - 1, 1))
+    yield Row("recompute_share", "recomputed a token", pressure.recompute_per_token, found, RECOMPUTE)
+    found = quantile(np.maximum(outcome.column(lambda r: r.largest_gap), outcome.step_mean), 0.99)
+    yield Row("largest_gap_p99_seconds", "largest gap P99", pressure.gap_quantile(0.99), found, GAP)
 
 
 def _pressure(plan: Plan) -> KvPressure:
-    """The law of KV pressure for a rank of the plan."""
-    pools, problem = plan.pools_at_rate, plan.problem
+    """KV pressure of a rank as the plan has it: with its bursts, routing, prefill cost and pages."""
+    pools = plan.pools_at_rate
     assert pools is not None
-    decode = pools.decode
-    return kv_pressure(
-        problem.workload, capacity_tokens(problem, decode.budget), request_rate=decode.rank_rate,
-        step_time=decode.coefficients, max_num_seqs=decode.cap,
-    )  # fmt: skip
+    found = pool_pressure(plan.problem, pools.decode)
+    assert found is not None, "a feasible plan has room for KV cache"
+    return found
 
 
 def _prefill(plan: Plan, simulated: SimulatedPlan) -> Iterator[Row]:

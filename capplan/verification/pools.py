@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
 import numpy as np
 
 from capplan.cards.trace_requests import TraceRequests
-from capplan.planning.decode_pool import capacity_tokens
 from capplan.planning.operating_point import Line, line_and_wait, line_at
 from capplan.planning.plan import Plan
 from capplan.planning.pools import Pools
@@ -19,7 +18,9 @@ from capplan.planning.prefill_pool import PrefillPool as PlannedPrefill
 from capplan.planning.prefill_pool import token_budget
 from capplan.planning.problem import Problem
 from capplan.planning.prompt_line import prompt_line
+from capplan.serving.memory_budget import MemoryBudget
 from capplan.simulation.arrivals import renewal_times, trace_times
+from capplan.simulation.growth import HeldByContext
 from capplan.simulation.pool import DecodePool
 from capplan.simulation.population import lengths, under_way
 from capplan.simulation.prefill import PrefillPool, PromptTimes
@@ -46,7 +47,7 @@ def simulate_plan(
     plan : a feasible plan
     requests : requests measured
     seed : of lengths, arrivals and routing
-    trace : requests replayed; None for those of the scenario's law, in Poisson or bursty arrivals
+    trace : requests replayed, at the rate of the plan; None for those of its laws, in Poisson or bursty arrivals
     progress : told how far the run is
     """
     pools, problem = plan.pools_at_rate, plan.problem
@@ -76,18 +77,23 @@ def _running(pools: Pools, random: np.random.Generator) -> int:
 def decode_pool(problem: Problem, pools: Pools, choices: Random) -> DecodePool:
     """The pool that decodes, empty."""
     decode = pools.decode
-    block = problem.engine.block_tokens
     hit = problem.scenario.serving.prefix_hit if pools.both is not None else 0.0
-    rules = RankRules(
-        blocks=int(capacity_tokens(problem, decode.budget) // block),
-        block_size=block,
-        max_num_seqs=decode.cap,
-        token_budget=int(token_budget(problem) / (1 - hit)),
+    rules = replace(
+        kv_pool(decode.budget), max_num_seqs=decode.cap, token_budget=int(token_budget(problem) / (1 - hit))
     )
     return DecodePool(
         decode.instances, decode.layout.dp, rules, step_times(problem, pools, hit), problem.scenario.serving.routing,
         choices,
     )  # fmt: skip
+
+
+def kv_pool(budget: MemoryBudget) -> RankRules:
+    """The KV pool of a rank: blocks of tokens, or bytes where a token does not always take the same."""
+    if budget.capacity_tokens is not None:
+        size = int(budget.block_tokens)
+        return RankRules(blocks=int(budget.capacity_tokens // size), block_size=size)
+    pages = int(budget.kv_pool_bytes // budget.block_bytes)
+    return RankRules(blocks=int(pages * budget.block_bytes), held=HeldByContext(budget.paged_bytes))
 
 
 def step_times(problem: Problem, pools: Pools, hit: float) -> StepTime:

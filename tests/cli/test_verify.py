@@ -29,6 +29,9 @@ def test_agreement_is_exit_code_0(capplan):
     assert "quantity" in out.splitlines()[0]
     assert "95 % interval" in out.splitlines()[0]
     assert "TPOT P99" in out
+    assert out.splitlines()[-4].startswith("TPOT P99 ")
+    assert out.splitlines()[-4].endswith("of 30 ms: met")
+    assert out.splitlines()[-1].startswith("4,000 requests measured over")
     assert err == ""
 
 

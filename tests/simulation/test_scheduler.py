@@ -2,8 +2,10 @@
 
 import random
 
+import numpy as np
 import pytest
 
+from capplan.simulation.growth import HeldByContext
 from capplan.simulation.pool import DecodePool
 from capplan.simulation.request import Request
 from capplan.simulation.rules import RankRules, StepTime
@@ -34,10 +36,10 @@ def _drawn(seed):
     return rules, step, wanted, source.random() < 0.5
 
 
-def _simulated(rules, step, requests, ranks, in_flight):
+def _simulated(rules, step, requests, ranks, in_flight, held=None):
     limits = RankRules(
         rules["blocks"], rules["block_size"], rules["cap"], rules["budget"], rules["watermark"],
-        "swap" if rules["swap"] else "recompute",
+        "swap" if rules["swap"] else "recompute", held=held,
     )  # fmt: skip
     times = StepTime.linear(step["a"], step["e"], step["c"], step["d"])
     pool = DecodePool(1, ranks, limits, times, "round-robin", random.Random(0))
@@ -56,6 +58,51 @@ def _simulated(rules, step, requests, ranks, in_flight):
         pool.place(request)
     pool.run(iter(()), following)
     return pool
+
+
+class _Windowed(Engine):
+    """A state of 5 units, a table of 2-unit pages over all tokens, and one of 3-unit pages of at most three."""
+
+    def need(self, tokens):
+        pages = -(-tokens // self.block_size)
+        return 5 + 2 * pages + 3 * min(pages, 3) if tokens else 0
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("in_flight", [0, 7])
+def test_a_pool_where_a_token_does_not_always_take_the_same(ranks, in_flight):
+    preemptions = 0
+    for seed in range(2000, 2060):
+        rules, step, wanted, loaded = _drawn(seed)
+        rules["blocks"] *= 3
+        engines = [_Windowed(**rules, **step) for _ in range(ranks)]
+        wanted = [one for one in wanted if engines[0].need(one[0] + one[1]) <= rules["blocks"]]
+        arrivals = [0.0 if in_flight else now for _, _, now in wanted]
+        jobs, requests = (
+            [of(p, o, at, int(loaded), loaded=loaded) for (p, o, _), at in zip(wanted, arrivals, strict=True)]
+            for of in (Job, Request)
+        )
+        first = in_flight or len(jobs)
+        steps = run_together(engines, jobs[:first], jobs[first:])
+        size = rules["block_size"]
+        held = HeldByContext(lambda n, size=size: 5 + 2 * np.ceil(n / size) + 3 * np.minimum(np.ceil(n / size), 3))
+        pool = _simulated(rules, step, requests, ranks, in_flight, held)
+        assert sum(pool.records.step_count) == steps, seed
+        assert [r.preemptions for r in requests] == [job.preemptions for job in jobs], seed
+        assert [r.finish for r in requests] == pytest.approx([job.finish for job in jobs], rel=1e-9)
+        assert all(rank.free == rules["blocks"] for rank in pool.instances[0].ranks)
+        preemptions += sum(job.preemptions for job in jobs)
+    assert preemptions > 50
+
+
+def test_a_table_of_equal_blocks_changes_nothing():
+    for seed in range(30):
+        rules, step, wanted, _ = _drawn(seed)
+        even, tabulated = ([Request(*one) for one in wanted] for _ in range(2))
+        _simulated(rules, step, even, 1, 0)
+        size = rules["block_size"]
+        _simulated(rules, step, tabulated, 1, 0, HeldByContext(lambda n, size=size: n / size))
+        assert [r.finish for r in even] == [r.finish for r in tabulated]
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -99,6 +146,16 @@ def test_a_request_longer_than_the_pool_is_refused():
     pool.run(iter([Request(100, 100, 0.0), Request(100, 20, 1.0)]))
     assert pool.records.refused == 1
     assert [r.output for r in pool.records.finished] == [20]
+
+
+@pytest.mark.parametrize(("blocks", "short"), [(1000, False), (14, True)])
+def test_only_a_wait_for_blocks_is_one(blocks, short):
+    """Three prompts of 100 tokens at once: with 64 tokens a step they wait for the budget, not for the pool."""
+    pool = DecodePool(
+        1, 1, RankRules(blocks, token_budget=64), StepTime.linear(0.01, 0, 0, 1e-5), "random", random.Random(0)
+    )
+    pool.run(iter([Request(100, 5, 0.0) for _ in range(3)]))
+    assert any(pool.records.rank_short) is short
 
 
 def test_a_reservation_holds_requests_back_and_prevents_preemption():
