@@ -25,7 +25,7 @@ def merged(data: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
 
 _RIVALS = {
     "rate": ("concurrency",),
-    "concurrency": ("rate",),
+    "concurrency": ("rate", "dispersion", "dispersion_window"),
     "card": ("trace", "columns", "input", "output", "reasoning_share"),
     "trace": ("card", "input", "output", "reasoning_share"),
 }

@@ -202,3 +202,24 @@ def test_an_override_is_named_once():
 def test_what_is_no_scenario_is_refused(source):
     with pytest.raises(InputError, match="must be a path"):
         load_scenario(source)
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({"concurrency": 8, "dispersion": 4}, "has no dispersion of arrivals"),
+        ({"concurrency": 8, "dispersion_window": "1h"}, "has no dispersion of arrivals"),
+        ({"rate": "1/s", "dispersion_window": "1h"}, "belongs to a dispersion"),
+    ],
+)
+def test_bursts_belong_to_arrivals(section, told):
+    with pytest.raises(InputError, match=told):
+        load_scenario(
+            {"model": "llama-3.1-8b", "hardware": {"gpu": "h100"}, "workload": {"card": "fixed-1k-1k", **section}}
+        )
+
+
+def test_a_closed_loop_on_top_of_a_file_drops_its_bursts():
+    base = {"model": "llama-3.1-8b", "hardware": {"gpu": "h100"}}
+    loaded = load_scenario({**base, "workload": {"card": "fixed-1k-1k", "rate": "1/s", "dispersion": 4}}, concurrency=8)
+    assert (loaded.workload.rate, loaded.workload.dispersion) == (None, 1.0)
