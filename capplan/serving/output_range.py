@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from capplan.cards.workload import RequestClass, Workload
@@ -9,6 +11,7 @@ from capplan.errors import InputError
 from capplan.formulas.decode_nodes import DecodeNodes, prompt_cumulants
 
 _NODES = 240
+_RANGES_KEPT = 16
 
 
 def nodes_within(workload: Workload, outputs: tuple[float, float]) -> DecodeNodes:
@@ -27,7 +30,13 @@ def nodes_within(workload: Workload, outputs: tuple[float, float]) -> DecodeNode
     ------
     InputError : no request has such an output
     """
-    fewest, most = max(float(outputs[0]), 2.0), float(outputs[1])
+    fewest, most = outputs
+    return _nodes(workload, float(fewest), float(most))
+
+
+@lru_cache(maxsize=_RANGES_KEPT)
+def _nodes(workload: Workload, least: float, most: float) -> DecodeNodes:
+    fewest = max(least, 2.0)
     if workload.joint is not None:
         found = _of_sample(workload, fewest, most)
     else:
@@ -35,7 +44,7 @@ def nodes_within(workload: Workload, outputs: tuple[float, float]) -> DecodeNode
         found = [(share, nodes) for share, nodes in parts if share > 0.0]
     total = sum(share for share, _ in found)
     if total <= 0.0:
-        raise InputError(f"no request has {outputs[0]:g} to {outputs[1]:g} output tokens, two at least", key="outputs")
+        raise InputError(f"no request has {least:g} to {most:g} output tokens, two at least", key="outputs")
     return DecodeNodes.joined([(share / total, nodes) for share, nodes in found])
 
 
