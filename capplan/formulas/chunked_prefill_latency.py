@@ -185,12 +185,17 @@ def ttft_law(rank: ChunkedRank) -> AtomLaw:
     Averaged over three values of the batch; rest and own prompt are independent of the wait. Where ranks step together,
     a long prompt on another one makes both the running step and the next one long.
     """
+    prompts, prompt_share = _prompt_groups(rank)
+    met = [(share, *_residual_step(rank, mixture), others) for share, mixture, others in _met_steps(rank)]
     seconds: list[FloatArray] = []
     shares: list[FloatArray] = []
-    for share, mixture, others in _met_steps(rank):
-        for more_seconds, more_shares in _ttft_atoms(rank, mixture, others):
-            seconds.append(more_seconds)
-            shares.append(share * more_shares)
+    for running, batch_share in _batch_points(rank):
+        queue = _queue_at(rank, running, prompts, prompt_share)
+        for share, rest, rest_share, others in met:
+            own = queue.own if others is None else queue.own + rank.delayed_by(others, queue.last_chunk)
+            for more_seconds, more_shares in _atoms(rank, queue, own, rest, rest_share):
+                seconds.append(more_seconds)
+                shares.append(batch_share * share * more_shares)
     values, weights = np.concatenate(seconds), np.concatenate(shares)
     order = np.argsort(values)
     seconds_in_order, ordered = values[order], weights[order] / weights.sum()
@@ -214,22 +219,17 @@ def _met_steps(rank: ChunkedRank) -> list[tuple[float, StepMixture, StepMixture 
     ]
 
 
-def _ttft_atoms(
-    rank: ChunkedRank, mixture: StepMixture, others: StepMixture | None
+def _atoms(
+    rank: ChunkedRank, queue: _Queue, own: FloatArray, rest: FloatArray, rest_share: FloatArray
 ) -> Iterator[tuple[FloatArray, FloatArray]]:
-    """Atoms of TTFT for every batch: nothing arrives behind the request in the running step, or something does."""
-    rest, rest_share = _residual_step(rank, mixture)
+    """Atoms of TTFT: nothing arrives behind the request in the running step, or something does."""
     joined = 1 - np.exp(-rank.request_rate * rest)
-    prompts, prompt_share = _prompt_groups(rank)
-    for running, share in _batch_points(rank):
-        waits, wait_share, own, behind = _ttft_parts(rank, running, prompts, prompt_share, rest / joined)
-        if others is not None:
-            room = rank.token_budget - running
-            own = own + rank.delayed_by(others, prompts - np.floor(prompts / max(room, 1.0)) * room)
-        base = share * wait_share[:, None, None] * prompt_share[None, :, None] * rest_share[None, None, :]
-        alone = waits[:, None, None] + own[None, :, None] + rest[None, None, :]
-        yield alone.ravel(), (base * (1 - joined)).ravel()
-        yield (alone + behind[None]).ravel(), (base * joined).ravel()
+    # prompts that arrive later in the same step share the last chunk's step
+    more = np.minimum(queue.spare[:, None], rank.request_rate * rest / joined * rank.prompt_mean)
+    base = queue.wait_share[:, None, None] * queue.prompt_share[None, :, None] * rest_share[None, None, :]
+    alone = queue.waits[:, None, None] + own[None, :, None] + rest[None, None, :]
+    yield alone.ravel(), (base * (1 - joined)).ravel()
+    yield (alone + rank.prefill * more[None]).ravel(), (base * joined).ravel()
 
 
 def _residual_step(rank: ChunkedRank, mixture: StepMixture, points: int = 10) -> tuple[FloatArray, FloatArray]:
@@ -259,22 +259,30 @@ def _batch_points(rank: ChunkedRank) -> list[tuple[float, float]]:
     return [(rank.running - reach, 1 / 6), (rank.running, 2 / 3), (rank.running + reach, 1 / 6)]
 
 
-def _ttft_parts(
-    rank: ChunkedRank, running: float, prompts: FloatArray, weights: FloatArray, rest_if_joined: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Waits and their shares; own time of each prompt, and what prompts behind it add."""
+@dataclass(frozen=True, eq=False)
+class _Queue:
+    """At one batch: waits for the prompts ahead and their shares; own time of each prompt [s], the tokens of its last
+    chunk, and those that its last step has left."""
+
+    waits: FloatArray
+    wait_share: FloatArray
+    prompt_share: FloatArray
+    own: FloatArray
+    last_chunk: FloatArray
+    spare: FloatArray
+
+
+def _queue_at(rank: ChunkedRank, running: float, prompts: FloatArray, weights: FloatArray) -> _Queue:
     room = max(rank.token_budget - running, 0.02 * rank.token_budget)
     decode = rank.empty_step + rank.decode_cost * running
-    square = rank.prefill_square * prompts**2 / 2
-    per_token = decode / room + rank.prefill
-    service = prompts * per_token + square
+    service = rank.fluid_service(prompts, decode, room)
     rate = min(rank.request_rate, _HIGHEST_LOAD / float(weights @ service))
     waits, wait_share = _wait_points(mgk_queue(rate, service, weights, 1, rank.arrival_variation))
     chunks = np.ceil(prompts / room - 1e-9)
-    # prompts that arrive later in the same step share the last chunk's step
-    behind = np.minimum((chunks * room - prompts)[:, None], rank.request_rate * rest_if_joined * rank.prompt_mean)
-    own = rank.prefill * prompts + square + decode * chunks
-    return np.maximum(waits - room * per_token / 2, 0.0), wait_share, own, rank.prefill * behind
+    own = rank.prefill * prompts + rank.prefill_square * prompts**2 / 2 + decode * chunks
+    spare = chunks * room - prompts
+    full_step = decode + rank.prefill * room
+    return _Queue(np.maximum(waits - full_step / 2, 0.0), wait_share, weights, own, room - spare, spare)
 
 
 def _prompt_groups(rank: ChunkedRank, groups: int = 28) -> tuple[FloatArray, FloatArray]:
