@@ -30,9 +30,9 @@ from benchmarks.tail_runs import hyperexponential_dispersion  # noqa: E402
 from capplan.cards.workload_card import load_workload  # noqa: E402
 from capplan.formulas.queueing_numeric import mgk_queue  # noqa: E402
 from capplan.planning.latency import probability_grid  # noqa: E402
-from capplan.planning.pressure import LEAST_PEAKEDNESS  # noqa: E402
+from capplan.planning.pressure import FREQUENT  # noqa: E402
 from capplan.serving.pressure import KvPressure, kv_pressure  # noqa: E402
-from capplan.serving.stationary import Stationary, concurrency  # noqa: E402
+from capplan.serving.stationary import ROUTINGS, Stationary, concurrency  # noqa: E402
 from capplan.simulation.arrivals import renewal_times  # noqa: E402
 from capplan.simulation.intervals import Estimate, quantile  # noqa: E402
 from capplan.simulation.pool import DecodePool  # noqa: E402
@@ -43,9 +43,7 @@ from capplan.simulation.rules import RankRules, StepTime  # noqa: E402
 from capplan.simulation.run import Outcome, run_open, seeded  # noqa: E402
 
 BLOCK = 16
-ROUTINGS = ("random", "round-robin", "least-loaded", "least-kv")
 MOST_LOAD = 0.9
-AMPLE_OVERFLOW = 0.01
 RELAXATIONS, LEAST_RELAXATIONS = 200, 50
 LEAST_REQUESTS = 10_000
 READING_RATE = 20_000.0
@@ -126,12 +124,6 @@ def predicted(case: Case) -> Stationary:
     return concurrency(case.workload, case.rate, case.step, dispersion=index, **options)
 
 
-def peakedness(case: Case, state: Stationary) -> float:
-    """What bursts and routing make of the variance of the batch, as a plan takes it."""
-    calm = concurrency(case.workload, case.rate, case.step)
-    return max(LEAST_PEAKEDNESS, (state.held_std / calm.std) ** 2)
-
-
 def predicted_pressure(case: Case, peakedness: float = 1.0, held_size_share: float = 1.0) -> KvPressure:
     """KV pressure of one instance; prompts are read elsewhere."""
     return kv_pressure(
@@ -187,7 +179,8 @@ class Compared:
 def compare(case: Case, requests: int, seed: int) -> Compared:
     """One scenario."""
     state = predicted(case)
-    pressure = predicted_pressure(case, peakedness(case, state), state.held_size_share)
+    calm = concurrency(case.workload, case.rate, case.step)
+    pressure = predicted_pressure(case, state.peakedness(calm), state.held_size_share)
     one = case.rate * state.relaxation_seconds
     number = int(min(max(RELAXATIONS * one, LEAST_REQUESTS), requests))
     run = simulated(case, number, seed)
@@ -206,7 +199,7 @@ def compare(case: Case, requests: int, seed: int) -> Compared:
 
 def flags(state: Stationary, pressure: KvPressure) -> tuple[str, ...]:
     """Why the law of TPOT is outside its range: its own warnings, or a KV pool that is not ample."""
-    if pressure.overflow_probability > AMPLE_OVERFLOW:
+    if pressure.overflow_probability > FREQUENT:
         return (*state.warnings, f"KV overflow {pressure.overflow_probability:.1%}")
     return state.warnings
 

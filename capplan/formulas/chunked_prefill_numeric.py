@@ -132,6 +132,10 @@ class ChunkedRank:
         """Step with the budget used up [s]."""
         return self.decode_step + self.full_chunk
 
+    def fluid_service(self, prompts: FloatArray, decode_step: float, room: float) -> FloatArray:
+        """Time that prompts take while every step is full: their share of its decode part, and their own cost [s]."""
+        return prompts * (decode_step / room + self.prefill) + self.prefill_square * prompts**2 / 2
+
     @cached_property
     def own_mixture(self) -> StepMixture:
         """How many steps read how many prompt tokens of this rank."""

@@ -225,6 +225,22 @@ def aged_decode_work(e: Value, c: Value, moments: Value) -> Value:
     return (e * moments.m02 + c * moments.m12) / 2 + c * moments.m03 / 3
 
 
+def decode_work_overlap(e: Value, c: Value, overlap: tuple[Value, Value, Value]) -> Value:
+    r"""Decode work left at each age, squared, :math:`\int E[w(u);D>u]^2 du = e^2 I_{00} + 2 e c I_{01} + c^2 I_{11}`.
+
+    Parameters
+    ----------
+    e, c : step seconds a sequence [s] and a cached token [s/token]
+    overlap : (I00, I01, I11) of :meth:`capplan.formulas.decode_nodes.DecodeNodes.overlap` [token, token^2, token^3]
+
+    Returns
+    -------
+    overlap : [s^2 token]
+    """
+    i00, i01, i11 = overlap
+    return e**2 * i00 + 2 * e * c * i01 + c**2 * i11
+
+
 def running_weight_cube(e: Value, c: Value, moments: Value) -> Value:
     r"""Third moment of the step seconds of one running request.
 

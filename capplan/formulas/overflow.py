@@ -252,6 +252,11 @@ def safe_cap(capacity: float, size_mean: float, size_variance: float, size_third
     return low
 
 
+def narrowed_cumulants(size_variance: Value, size_third: Value, share: Value) -> tuple[Value, Value]:
+    """Variance and third central moment of sizes drawn in until that share of their variance is left [u^2, u^3]."""
+    return size_variance * share, size_third * share**1.5
+
+
 def overflow_score(probability: float) -> float:
     """Normal quantile of ``1 - probability``, the score of :func:`safe_cap_normal` [-]."""
     return -normal_quantile(probability)

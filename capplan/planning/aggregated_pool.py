@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from capplan.cards.workload import Workload
 from capplan.formulas.chunked_prefill_latency import AtomLaw, TpotLaw, gap_law, step_law, tpot_law, ttft_law
 from capplan.formulas.chunked_prefill_numeric import ChunkedRank, stepping_together
-from capplan.formulas.robust_queue import queue_dispersion
 from capplan.formulas.stationary import thinned_dispersion
 from capplan.planning.decode_pool import DecodePool, batch_cap, kv_use, pool_memory, stationary_batch
 from capplan.planning.latency import Array, Law
+from capplan.planning.measured_arrivals import dispersion_of_queue
 from capplan.planning.operating_point import linearised_at, step_table
 from capplan.planning.prefill_pool import token_budget
 from capplan.planning.problem import Problem
@@ -174,14 +174,15 @@ def _at_own_scale(problem: Problem, rank: ChunkedRank, ranks: int) -> ChunkedRan
     arrivals, free = problem.arrivals, rank.token_budget - rank.running
     if arrivals is None or free <= 0:
         return rank
-    decode = rank.empty_step + rank.decode_cost * rank.running
-    service = rank.prompts * (decode / free + rank.prefill) + rank.prefill_square * rank.prompts**2 / 2
-    mean = float(rank.weights @ service)
-    scv, load = float(rank.weights @ service**2) / mean**2 - 1, rank.request_rate * mean
-    if load >= 1:
+    service = rank.fluid_service(rank.prompts, rank.decode_step, free)
+    if rank.request_rate * float(rank.weights @ service) >= 1:
         return rank
-    curve = [max(1.0, thinned_dispersion(arrivals.dispersion_at(window), ranks)) for window in arrivals.windows]
-    return replace(rank, arrival_variation=queue_dispersion(arrivals.windows, curve, mean, scv, load))
+
+    def split(index: float) -> float:
+        return max(1.0, float(thinned_dispersion(index, ranks)))
+
+    index = dispersion_of_queue(arrivals, split, service, rank.weights, 1, rank.request_rate)
+    return replace(rank, arrival_variation=index)
 
 
 def request_nodes(workload: Workload) -> tuple[Array, Array, Array]:

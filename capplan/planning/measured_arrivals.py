@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capplan.errors import InputError
+from capplan.formulas.robust_queue import queue_dispersion
 from capplan.planning.problem import PER_LAYOUT, PER_PROMPT, Problem
 from capplan.planning.scenario import RATE_MISSING, WorkloadSection
 
 if TYPE_CHECKING:
     from capplan.cards.arrivals import Arrivals
     from capplan.cards.workload import Workload
+    from capplan.planning.latency import Array
     from capplan.planning.plan import Plan
 
 FIRST_HORIZON = 60.0
@@ -74,6 +76,25 @@ def _between(index: float, low: float, high: float) -> float:
     """``index`` where it lies between the bounds, else their geometric mean."""
     inside = low < index < high or math.isinf(high)
     return index if inside else math.sqrt(low * high)
+
+
+def dispersion_of_queue(
+    arrivals: Arrivals, split: Callable[[float], float], seconds: Array, weights: Array, servers: int, rate: float
+) -> float:
+    """The index of dispersion under which one queue waits as long as behind the trace, at its own time scale.
+
+    Parameters
+    ----------
+    arrivals : of the trace, before it is split over the queues
+    split : index of the stream of one queue, from that of the trace
+    seconds, weights : law of the time an arrival takes from a server [s, 1]
+    servers : of the queue
+    rate : of its arrivals [1/s]
+    """
+    curve = [split(arrivals.dispersion_at(window)) for window in arrivals.windows]
+    mean = float(weights @ seconds)
+    scv = float(weights @ seconds**2) / mean**2 - 1
+    return queue_dispersion(arrivals.windows, curve, mean / servers, scv, rate * mean / servers)
 
 
 def _index(arrivals: Arrivals, horizon: float) -> float:

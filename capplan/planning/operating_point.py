@@ -10,8 +10,9 @@ import numpy as np
 
 from capplan.formulas.barrier import barrier_step_mean
 from capplan.formulas.distinct import distinct
-from capplan.formulas.lengths import running_weight_cube
+from capplan.formulas.lengths import aged_decode_work, decode_work_overlap, running_weight_cube
 from capplan.formulas.speculation import tokens_per_verify_step
+from capplan.formulas.stationary import burst_damping
 from capplan.planning.latency import Array
 from capplan.serving.linear import linear_coefficients
 from capplan.serving.step import decode_step
@@ -147,6 +148,6 @@ def _barrier_wait(problem: Problem, layout: Layout, line: tuple[float, float, fl
 
 def _light_damping(line: tuple[float, float, float], workload: Workload) -> float:
     """What dealing requests in turn leaves of the batch part of the variance at light load, eta_0 [1]."""
-    (_, e, c), (i00, i01, i11) = line, workload.overlap
-    b = e + c * workload.mean_context
-    return float((e * e * i00 + 2 * e * c * i01 + c * c * i11) / (b * b * workload.decode_moments.m01))
+    (_, e, c), m = line, workload.decode_moments
+    b, aged = e + c * workload.mean_context, aged_decode_work(e, c, m)
+    return float(burst_damping(decode_work_overlap(e, c, workload.overlap), aged, b, m.m01, 0.0))

@@ -11,9 +11,9 @@ from capplan.formulas.length_law import LengthLaw
 from capplan.formulas.length_laws import Mixture
 from capplan.formulas.pools import kv_transfer_seconds
 from capplan.formulas.queueing_numeric import mgk_queue
-from capplan.formulas.robust_queue import queue_dispersion
 from capplan.planning.decode_pool import pool_memory
 from capplan.planning.latency import Array, Law, probability_grid
+from capplan.planning.measured_arrivals import dispersion_of_queue
 from capplan.planning.pool import Pool
 from capplan.planning.problem import Problem
 from capplan.serving.layout import Layout
@@ -133,11 +133,11 @@ def _share_of_queue(problem: Problem, cost: PromptCost, ranks: int, rate: float)
     arrivals = problem.arrivals
     if arrivals is None:
         return shared
-    counted = (arrivals.dispersion_at(window) for window in arrivals.windows)
-    curve = [share_of_queue(rate, ranks, index, asked.serving.routing).dispersion for index in counted]
-    mean = cost.mean_share_seconds
-    scv = float(cost.weights @ cost.share_seconds**2) / mean**2 - 1
-    index = queue_dispersion(arrivals.windows, curve, mean / shared.ranks, scv, rate * mean / ranks)
+
+    def split(index: float) -> float:
+        return share_of_queue(rate, ranks, index, asked.serving.routing).dispersion
+
+    index = dispersion_of_queue(arrivals, split, cost.share_seconds, cost.weights, shared.ranks, shared.request_rate)
     return shared._replace(dispersion=index)
 
 

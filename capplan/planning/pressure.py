@@ -18,9 +18,8 @@ SHOWN = frozenset({"preemptions_per_request", "recompute_per_token"})
 """Quantities of KV pressure that a summary shows; overriding others of them changes nothing in a plan."""
 RARE = 1e-5
 """Share of time below which the pool never runs short in practice, so that nothing rests on the law of KV pressure."""
-LEAST_PEAKEDNESS = 0.02
 FREQUENT = 0.01
-"""Overflow, as a share of time, from which on what the snapshot laws leave out shows in TPOT and E2E."""
+"""Overflow, as a share of time, above which a pool is not ample, as the laws of batch and latencies take it to be."""
 
 
 def pool_pressure(problem: Problem, pool: DecodePool) -> KvPressure | None:
@@ -51,7 +50,7 @@ def _pressure(problem: Problem, pool: DecodePool) -> KvPressure | None:
 def _peakedness(problem: Problem, pool: DecodePool) -> float:
     """What bursts and routing make of the variance of the batch."""
     calm = concurrency(problem.workload, pool.rank_rate, pool.coefficients, cap=problem.scenario.serving.max_num_seqs)
-    return max(LEAST_PEAKEDNESS, (pool.stationary.held_std / calm.std) ** 2) if calm.std > 0 else 1.0
+    return pool.stationary.peakedness(calm)
 
 
 def pool_eviction(problem: Problem, pool: DecodePool, pressure: KvPressure, link_utilization: float) -> Eviction | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from capplan.formulas.overflow import narrowed_cumulants
 from capplan.planning.problem import Problem
 from capplan.serving.pressure_sizes import pool_request
 
@@ -34,7 +35,7 @@ class Residents:
 
     def balanced(self, share: float) -> tuple[float, float, float]:
         """``sizes`` behind a router that leaves only a share of their variance within a rank."""
-        return self.mean, self.variance * share, self.third * share**1.5
+        return self.mean, *narrowed_cumulants(self.variance, self.third, share)
 
 
 def residents(problem: Problem, layout: Layout, budget: MemoryBudget) -> Residents:

@@ -94,9 +94,10 @@ class WorkloadSection(_Section):
         both, neither = None not in (self.rate, self.concurrency), self.rate is None and self.concurrency is None
         if both or (neither and not self.may_know_rate):
             raise ValueError(RATE_MISSING)
-        return self._with_bursts_of_arrivals()
+        return self
 
-    def _with_bursts_of_arrivals(self) -> WorkloadSection:
+    @model_validator(mode="after")
+    def _bursts_belong_to_arrivals(self) -> WorkloadSection:
         bursty = "dispersion" in self.model_fields_set and self.dispersion != 1.0
         if self.concurrency is not None and (bursty or self.dispersion_window is not None):
             raise ValueError("a closed loop (concurrency) has no dispersion of arrivals")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capplan.cards.workload import Workload
 from capplan.errors import InputError, shown
-from capplan.formulas.stationary import dealt_dispersion, thinned_dispersion
 from capplan.serving.notice import Notice
+from capplan.serving.stationary_demand import BLIND_SPLITS, ROUTINGS
 from capplan.serving.step_time import one_number, whole_number
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ LOW_LOAD = 0.3
 BUSY = 0.75
 HEAVY_VARIATION = 15.0
 PROMPT_NODES = 48
-ROUTINGS = ("random", "round-robin", "least-loaded", "least-kv")
-_SPLITS = {"random": thinned_dispersion, "round-robin": dealt_dispersion}
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,9 +137,9 @@ class QueueShare(NamedTuple):
 
 def share_of_queue(request_rate: float, ranks: int, dispersion: float, routing: str) -> QueueShare:
     """What one queue of a pool gets: a router that looks at the load makes one queue of all ranks."""
-    if routing not in _SPLITS:
+    if routing not in BLIND_SPLITS:
         return QueueShare(request_rate, ranks, max(1.0, dispersion))
-    return QueueShare(request_rate / ranks, 1, max(1.0, float(_SPLITS[routing](dispersion, ranks))))
+    return QueueShare(request_rate / ranks, 1, max(1.0, float(BLIND_SPLITS[routing](dispersion, ranks))))
 
 
 def _prompt_nodes(workload: Workload) -> tuple[Any, Any]:

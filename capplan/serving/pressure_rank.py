@@ -10,7 +10,7 @@ from capplan.cards.workload import Workload
 from capplan.errors import InputError, UnknownNameError, shown
 from capplan.formulas import preemption_policies as policies
 from capplan.formulas.length_law import MAX_TOKENS
-from capplan.formulas.overflow import safe_cap, skewed_tail_factors
+from capplan.formulas.overflow import narrowed_cumulants, safe_cap, skewed_tail_factors
 from capplan.formulas.preemption import PoolPressure, RequestSizes, closed_loop_pressure
 from capplan.serving.notice import Notice
 from capplan.serving.pressure_sizes import PoolRequest, narrow_outputs, pool_request, with_reservation
@@ -55,8 +55,8 @@ class PressureRank:
         """The rank behind a router that leaves only a share of the variance of what its running requests hold."""
 
         def narrowed(sizes: RequestSizes) -> RequestSizes:
-            third = sizes.held_third * share**1.5
-            return sizes._replace(held_variance=sizes.held_variance * share, held_third=third)
+            variance, third = narrowed_cumulants(sizes.held_variance, sizes.held_third, share)
+            return sizes._replace(held_variance=variance, held_third=third)
 
         reserved = None if self.reserved is None else narrowed(self.reserved)
         return replace(self, request=replace(self.request, sizes=narrowed(self.request.sizes)), reserved=reserved)

@@ -10,7 +10,7 @@ from capplan.errors import InputError, shown
 from capplan.formulas import cap as capped
 from capplan.quantities.chain import Chain
 from capplan.serving.stationary_bounds import full_batch
-from capplan.serving.stationary_demand import Demand
+from capplan.serving.stationary_demand import ROUTINGS, Demand
 from capplan.serving.stationary_law import Stationary
 from capplan.serving.stationary_moments import (
     StepMoments,
@@ -25,7 +25,6 @@ from capplan.serving.step_time import one_number, whole_number
 
 __all__ = ["METHODS", "ROUTINGS", "Stationary", "concurrency"]
 
-ROUTINGS = ("random", "round-robin", "least-loaded", "least-kv")
 METHODS = ("closed", "exact")
 LEAST_RATE = 1e-100
 """A rank with less to do is as idle, and its squares are numbers still [1/s]."""

@@ -9,6 +9,10 @@ from typing import Any
 from capplan.formulas import stationary as closed
 from capplan.quantities.chain import Chain
 
+ROUTINGS = ("random", "round-robin", "least-loaded", "least-kv")
+BLIND_SPLITS = {"random": closed.thinned_dispersion, "round-robin": closed.dealt_dispersion}
+"""Dispersion of one rank's arrivals behind a router that does not look at the ranks; the others pool them."""
+
 
 @dataclass(frozen=True)
 class Demand:
@@ -33,9 +37,8 @@ class Demand:
 
     def excess(self, chain: Chain) -> float:
         """Dispersion of one rank's stream less 1; that of the whole stream where a balancer pools the ranks."""
-        shape = {"random": closed.thinned_dispersion, "round-robin": closed.dealt_dispersion}
-        if self.routing in shape:
-            rule = shape[self.routing]
+        rule = BLIND_SPLITS.get(self.routing)
+        if rule is not None:
             one = chain.derive("dispersion_per_rank", rule, dispersion=self.dispersion, instances=self.instances)
         else:
             one = chain.given("dispersion_per_rank", self.dispersion, "pooled stream")
@@ -44,4 +47,4 @@ class Demand:
     @property
     def pooled(self) -> bool:
         """Whether the router looks at the load of the ranks."""
-        return self.instances > 1 and self.routing in ("least-loaded", "least-kv")
+        return self.instances > 1 and self.routing not in BLIND_SPLITS

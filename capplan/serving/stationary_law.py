@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 DISPERSION_HORIZON = 1.5
 """Relaxation times over which the dispersion of arrivals is to be taken (1 for a stream that drifts)."""
+_LEAST_PEAKEDNESS = 0.02
 _WAIT_CELLS = 12
 _BOUNDING_WAIT = 1e-5
 """A full batch bounds a mixture of laws only where more requests than this find the batch full."""
@@ -114,6 +115,10 @@ class Stationary:
         """
         m = self.moments
         return self.std if m.held_variance is None else self.std * math.sqrt(m.held_variance / m.batch_variance)
+
+    def peakedness(self, calm: Stationary) -> float:
+        """What bursts and routing make of the variance of the batch that the KV pool sees; ``calm`` has neither [1]."""
+        return max(_LEAST_PEAKEDNESS, (self.held_std / calm.std) ** 2) if calm.std > 0 else 1.0
 
     @property
     def held_size_share(self) -> float:

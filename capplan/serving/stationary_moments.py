@@ -170,11 +170,11 @@ def _closed_variances(
 
 def _dampings(flat: StepMoments, workload: Workload, aged: float, chain: Chain) -> tuple[float, float]:
     """eta_b of the step time and of the batch."""
-    m, (i00, i01, i11) = workload.decode_moments, workload.overlap
+    m, i00 = workload.decode_moments, workload.overlap[0]
     of_step = chain.derive(
         "burst_damping",
         closed.burst_damping,
-        overlap=flat.e**2 * i00 + 2 * flat.e * flat.c * i01 + flat.c**2 * i11,
+        overlap=lengths.decode_work_overlap(flat.e, flat.c, workload.overlap),
         aged_work=aged,
         marginal_seconds=flat.b,
         mean_steps=m.m01,

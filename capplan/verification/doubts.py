@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from capplan.planning.latency import PERCENTILES
 from capplan.planning.plan import Plan
 from capplan.planning.pools import Pools
-from capplan.planning.pressure import pool_pressure
+from capplan.planning.pressure import FREQUENT, pool_pressure
 from capplan.serving.aggregated import rank_warnings
 from capplan.serving.notice import Notice
 from capplan.verification.verdict import Row
@@ -23,8 +23,6 @@ QUEUE_LAW: Names = ("ttft",)
 """Rows that rest on the law of the queue before a prefill pool."""
 PRESSURE_LAW: Names = ("kv_overflow", "preemptions", "recompute", "largest_gap")
 """Rows that rest on the laws of KV pressure."""
-AMPLE_OVERFLOW = 0.01
-"""Share of time above which a KV pool is not ample, as the laws of latencies and batch take it to be."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def _of_law(warnings: Iterable[str], rows: Names) -> Iterator[Doubt]:
 def _short_of_kv(pools: Pools, hit_share: float) -> Iterator[Doubt]:
     """A pool that is short for a share of time, or of requests, moves the percentiles beyond that share alone."""
     overflow = pools.decode.kv.overflow_probability
-    if overflow > AMPLE_OVERFLOW:
+    if overflow > FREQUENT:
         share = max(overflow, hit_share)
         reached = [label for label, p in PERCENTILES.items() if 1 - p < share]
         about = (*(f"{name}_{label}" for name in CHUNK_LAW for label in reached), "batch_p99", "kv_use_p99")
